@@ -135,3 +135,15 @@ func (s Share) String() string {
 	}
 	return strconv.FormatInt(s.Absolute, 10)
 }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *Size) UnmarshalText(b []byte) (err error) {
+	*s, err = ParseSize(string(b))
+	return err
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *Share) UnmarshalText(b []byte) (err error) {
+	*s, err = ParseShare(string(b))
+	return err
+}
