@@ -1,0 +1,53 @@
+// Package store is the workspace and its ledger: the one place that says which
+// phases ran, on what, and which data counts.
+//
+// # Layout
+//
+//	EAGLEBATCH         marker: {"root_id": hex, "format": n}; written last by Init
+//	run.lock           locked (OFD) by the writer for its life; holds who it is
+//	checkpoints.jsonl  the ledger as a log: one change a line, checksummed, fsynced
+//	manifest.db        the ledger as a bbolt database
+//	status.json        live view for onlookers; advisory, never fsynced
+//	reserve.bin        room kept so that a full disk can still be cleaned up
+//	plans/ orders/ samples/ generations/ trash/ logs/ rejects/
+//
+// Directories are made by whoever first puts something into them.
+//
+// The ledger is one table (bucket, key) -> value. Keys are text, values are
+// msgpack (the bucket "values" apart, whose values are the caller's bytes).
+// A line of checkpoints.jsonl is one change of it, whole or not at all:
+//
+//	{"seq":7,"at":"2026-01-02T15:04:05.6Z","label":"merge: cursor","ops":[["phases","merge","gqFu…"],["values","probe/a"]],"sum":"0123456789abcdef"}
+//
+// An op of three strings puts a value (base64), one of two deletes a key. sum
+// is the xxh64, in hex, of every byte of the line before `,"sum"`. seq grows by
+// one a line. A compacted log starts with one line that has `"base":true`
+// before ops and holds the whole table as of its seq. manifest.db has the same
+// buckets, and in the bucket "ledger" the seq it stands at (8 bytes, big
+// endian).
+//
+// An order file (.ebo) is the magic "EBORDER\n", a version and a zero (both
+// uint32), the rows (uint32 each), and their number (uint64); all little
+// endian.
+//
+// # Crash safety
+//
+// Update appends its line and fsyncs it, then commits one bbolt transaction.
+// So after a crash the log is at most one step ahead of manifest.db, and Open
+// carries the step over; it is never behind. What a crash left of a line at
+// the end of the log never counted and is cut off. Anything else that does not
+// fit (a bad line with others after it, a gap in seq, manifest.db ahead of the
+// log or different from what the log adds up to) is damage and is reported as
+// CorruptError, not repaired: RebuildManifest makes manifest.db anew from the
+// log, RebuildLog the log from manifest.db, each only when asked.
+//
+// After a failed write, fsync or commit the Workspace refuses every later
+// change with the same error: a retry could succeed without the data being on
+// disk.
+//
+// # Concurrency
+//
+// One process at a time holds a Workspace. Its methods may be called from many
+// goroutines; changes are made one after the other. An Update must not be
+// called from inside another one. A Snapshot takes no lock at all.
+package store

@@ -1,0 +1,61 @@
+package store
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"eaglebatch/internal/fsx"
+)
+
+const markerName = "EAGLEBATCH"
+
+// Format is the version of the workspace's layout that this program writes.
+// It reads every version up to this one.
+const Format = 1
+
+// marker makes a directory a workspace.
+type marker struct {
+	RootID string `json:"root_id"`
+	Format int    `json:"format"`
+}
+
+func readMarker(dir string) (marker, error) {
+	var m marker
+	path := filepath.Join(dir, markerName)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, fmt.Errorf("%s: %w", dir, ErrNoWorkspace)
+	}
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(b, &m); err != nil {
+		return m, &CorruptError{Path: path, Offset: -1, Err: err}
+	}
+	if m.Format > Format {
+		return m, fmt.Errorf("%s: format %d, this program knows formats up to %d: %w", dir, m.Format, Format, ErrNewer)
+	}
+	if m.RootID == "" || m.Format < 1 {
+		return m, &CorruptError{Path: path, Offset: -1, Err: errors.New("root id or format missing")}
+	}
+	return m, nil
+}
+
+func writeMarker(fsys *fsx.FS, dir string, m marker) error {
+	return fsys.WriteFileAtomic(filepath.Join(dir, markerName), func(w io.Writer) error {
+		return json.NewEncoder(w).Encode(m)
+	})
+}
+
+func newRootID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails; see crypto/rand
+	return hex.EncodeToString(b[:])
+}
