@@ -1,0 +1,146 @@
+package samples
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/dgraph-io/badger/v4"
+)
+
+func TestDamageIsFound(t *testing.T) {
+	all := makeSamples(1, 0, 60)
+	build := func(t *testing.T) string {
+		dir := filepath.Join(t.TempDir(), "000001")
+		w := mustWriter(t, dir, 0, small())
+		mustAppend(t, w, all)
+		if err := w.Seal(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	ctx := context.Background()
+	isCorrupt := func(t *testing.T, err error) {
+		t.Helper()
+		var c *CorruptError
+		if !errors.As(err, &c) {
+			t.Errorf("error %v, want a CorruptError", err)
+		}
+	}
+	t.Run("a flipped bit in the row index", func(t *testing.T) {
+		dir := build(t)
+		flip(t, filepath.Join(dir, rowsName), rowsHead+37*rowSize+5)
+		_, err := OpenRows(dir, 60)
+		isCorrupt(t, err)
+		r, err := OpenRows(dir, 37) // the rows before it are whole
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+	})
+	t.Run("two rows swapped", func(t *testing.T) {
+		dir := build(t)
+		path := filepath.Join(dir, rowsName)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, y := b[rowsHead:rowsHead+rowSize], b[rowsHead+rowSize:rowsHead+2*rowSize]
+		for i := range x {
+			x[i], y[i] = y[i], x[i]
+		}
+		if err := os.WriteFile(path, b, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		_, err = OpenRows(dir, 60)
+		isCorrupt(t, err)
+	})
+	t.Run("a short row index", func(t *testing.T) {
+		dir := build(t)
+		if err := os.Truncate(filepath.Join(dir, rowsName), rowsHead+59*rowSize+51); err != nil {
+			t.Fatal(err)
+		}
+		_, err := OpenRows(dir, 60)
+		isCorrupt(t, err)
+		_, err = Open(dir, 60, small())
+		isCorrupt(t, err)
+	})
+	t.Run("a flipped bit in the value log", func(t *testing.T) {
+		dir := build(t)
+		logs, err := filepath.Glob(filepath.Join(dir, dbName, "*.vlog"))
+		if err != nil || len(logs) == 0 {
+			t.Fatalf("value logs %v, error %v", logs, err)
+		}
+		flip(t, logs[0], 20_000)
+		isCorrupt(t, Verify(ctx, dir, 60, small()))
+		s, err := Open(dir, 60, small())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		bad := 0
+		for i := range all {
+			if _, err := s.Get(ctx, 1, uint64(i)); err != nil {
+				bad++
+			}
+		}
+		if bad == 0 {
+			t.Error("no Get noticed")
+		}
+	})
+	t.Run("an empty value", func(t *testing.T) {
+		dir := build(t)
+		overwrite(t, dir, appendKey(nil, 1, 7), nil)
+		isCorrupt(t, Verify(ctx, dir, 60, small()))
+	})
+	t.Run("the record of another sample", func(t *testing.T) {
+		dir := build(t)
+		rec, err := appendRecord(nil, &all[8])
+		if err != nil {
+			t.Fatal(err)
+		}
+		overwrite(t, dir, appendKey(nil, 1, 7), rec)
+		isCorrupt(t, Verify(ctx, dir, 60, small()))
+		s, err := Open(dir, 60, small())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		_, err = s.Get(ctx, 1, 7)
+		isCorrupt(t, err)
+		_, err = s.Get(ctx, 1, 60)
+		isCorrupt(t, err)
+	})
+	t.Run("a record too many", func(t *testing.T) {
+		dir := build(t)
+		isCorrupt(t, Verify(ctx, dir, 59, small()))
+	})
+}
+
+func flip(t *testing.T, path string, off int) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[off] ^= 0x10
+	if err := os.WriteFile(path, b, 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func overwrite(t *testing.T, dir string, key, value []byte) {
+	t.Helper()
+	db, err := badger.Open(badgerOptions(filepath.Join(dir, dbName), 32<<20, newPoison(dir, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Update(func(txn *badger.Txn) error { return txn.Set(key, value) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

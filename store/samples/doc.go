@@ -1,0 +1,51 @@
+// Package samples keeps the merged samples: one directory a merge generation,
+// with a Badger database of records beside a file of fixed rows, the row index.
+// The index answers everything but "which tokens": lengths, duplicates and
+// totals need no Badger.
+//
+// # Layout
+//
+//	DIR/db/          Badger, one record a sample
+//	DIR/index.rows   the row index
+//	DIR/SEALED       JSON, written last: the generation is complete
+//
+// A key is the dataset (4 bytes, big-endian), then the sample's index in it
+// (8 bytes, big-endian), so that key order is merge order.
+//
+// A record, little-endian:
+//
+//	 0  "EBSM"
+//	 4  version, 1
+//	 5  width w: bits an id takes, those of the largest id here, at least 1
+//	 6  zero, 2 bytes
+//	 8  dataset, 4 bytes
+//	12  index, 8 bytes
+//	20  n tokens, 4 bytes
+//	24  length m of the metadata, 4 bytes
+//	28  mask, one bit a token, least significant first: (n+7)/8 bytes
+//	    ids, w bits each, least significant first: (n·w+7)/8 bytes
+//	    metadata: msgpack map {i: id, f: file, l: line, s: segments}
+//	    xxh64 of all before it, 8 bytes
+//
+// The row index begins with "ebrows\r\n", version (4 bytes, 1) and row size
+// (4 bytes, 52); each row is length, supervised, first, last (4 bytes each),
+// the two 16-byte hashes, and crc32c of these 48 bytes and the row's number
+// (8 bytes).
+//
+// # Crash safety
+//
+// A batch is durable in Badger (SyncWrites), then its rows are fsynced, then
+// the caller moves the ledger's cursor, which alone makes them count. A writer
+// that opens again cuts the row index to the cursor and puts the same samples
+// under the same keys, which changes nothing.
+//
+// Badger swallows some errors and only logs them: a failed msync of the value
+// log, a value that cannot be read. Any line it logs as an error therefore
+// poisons the database: the caller's Fail is told and every later call fails.
+// For the same reason an empty or short value is damage, never an empty sample.
+//
+// # Concurrency
+//
+// A Writer belongs to one goroutine. A Store and Rows are safe for concurrent
+// use; whoever opened them closes them.
+package samples
