@@ -1,0 +1,145 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"eaglebatch/internal/progress"
+	"eaglebatch/store"
+	"eaglebatch/store/blob"
+	"eaglebatch/store/genindex"
+	"eaglebatch/store/retain"
+	"eaglebatch/store/samples"
+)
+
+// indexName is the index of a sealed generation, within its directory.
+const indexName = "index.ebi"
+
+// older is a sealed generation whose states may be used again.
+type older struct {
+	id   uint32
+	file *genindex.File
+}
+
+// sameIdentity says whether two identities name the same parts with the same
+// values, in any order.
+func sameIdentity(a, b []store.Part) bool {
+	if len(a) != len(b) || len(a) == 0 {
+		return false
+	}
+	for _, p := range a {
+		if !slices.Contains(b, p) {
+			return false
+		}
+	}
+	return true
+}
+
+// reusable lists the generations that agree with the plan's identity, newest
+// first. Those that a decision deletes are not among them.
+func reusable(gens []store.GenerationRow, o Options) []store.GenerationRow {
+	var out []store.GenerationRow
+	for _, g := range slices.Backward(gens) {
+		named := slices.Contains(o.GCNames, g.Name) || slices.Contains(o.GCNames, fmt.Sprint(g.ID))
+		if g.State == store.GenSealed && g.Origin != retain.Adopted && g.Kind != retain.KindSamples &&
+			!named && sameIdentity(g.Identity, o.Identity) {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// reuse finds the samples whose states an older generation already holds. The
+// states of a token depend on the tokens before it only, so that a stored
+// prefix serves every shorter one.
+func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Reporter) error {
+	gens, err := r.Generations()
+	if err != nil {
+		return err
+	}
+	for _, g := range reusable(gens, p.o) {
+		f, err := genindex.Open(filepath.Join(p.c.ws.GenerationDir(g), indexName))
+		if err != nil {
+			rep.Note("generation %d (%s) is not reused: %v", g.ID, g.Name, err)
+			continue
+		}
+		p.older = append(p.older, older{id: g.ID, file: f})
+		if rows := f.Meta().Blob.Rows; selects(rows) && rows != p.o.Rows {
+			continue // it lacks rows that this plan wants
+		}
+		absent, err := quarantined(r, g.ID)
+		if err != nil {
+			return err
+		}
+		if err := p.match(ctx, f, absent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type blobEntry struct{ blob, entry uint32 }
+
+func quarantined(r store.Reader, gen uint32) (map[blobEntry]bool, error) {
+	rows, err := r.Quarantine(gen)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[blobEntry]bool, len(rows))
+	for _, q := range rows {
+		out[blobEntry{q.Blob, q.Entry}] = true
+	}
+	return out, nil
+}
+
+// match marks the samples that the newest of p.older holds.
+func (p *planner) match(ctx context.Context, f *genindex.File, absent map[blobEntry]bool) error {
+	d, source := p.distinct, uint32(len(p.older))
+	for no := range f.Blobs() {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		for i, e := range f.Entries(no) {
+			_, number, ok := d.find(d.key(samples.Row{Tokens: e.Tokens, Content: e.Content}))
+			if !ok || d.source[number] != 0 || e.Rows < d.need[number] || absent[blobEntry{uint32(no), uint32(i)}] {
+				continue
+			}
+			d.source[number], d.blob[number], d.entry[number] = source, uint32(no), uint32(i)
+		}
+	}
+	return nil
+}
+
+// entryContent returns the content hash of the blob entry that serves sample number.
+func (p *planner) entryContent(number uint32) [16]byte {
+	d := p.distinct
+	if s := d.source[number]; s != 0 {
+		return p.older[s-1].file.Entry(int(d.blob[number]), int(d.entry[number])).Content
+	}
+	return d.row(number).Content
+}
+
+// closeOlder unmaps the indexes.
+func (p *planner) closeOlder() error {
+	var err error
+	for _, o := range p.older {
+		err = errors.Join(err, o.file.Close())
+	}
+	p.older = nil
+	return err
+}
+
+// newEntry describes a sample that this plan computes.
+func (p *planner) newEntry(number uint32) blob.Entry {
+	d := p.distinct
+	set, index := p.c.locate(d.merged[number])
+	row := d.row(number)
+	e := blob.Entry{Dataset: uint32(set), Sample: uint64(index), Rows: d.need[number], Tokens: row.Tokens, Content: row.Content}
+	if w, ok := d.windows[number]; ok {
+		e.Sample = blob.WindowSample(uint64(index), w.window)
+	}
+	return e
+}
