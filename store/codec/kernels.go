@@ -16,8 +16,8 @@ type kernels struct {
 
 	// plane centres the exponents of src (the bits in mask) on base, folds
 	// their sign into the lowest exponent bit and deals bit b of byte i to
-	// bit i%8 of byte i/8 of plane b; plane b starts at b*len(dst)/8.
-	// Each plane has (len(src)+7)/8 bytes; spare bits are zero.
+	// bit i%8 of byte i/8 of plane b. The eight planes follow each other,
+	// planeSize(len(src)) bytes each; spare bits are zero.
 	plane func(dst, src []byte, mask, base byte)
 
 	// unplane is the inverse of plane.
@@ -121,10 +121,20 @@ func foldTable(f func(t, mask, base byte) byte, mask, base byte) *[256]byte {
 	return &t
 }
 
-func planeGo(dst, src []byte, mask, base byte) {
-	size := len(dst) / 8
+// planeSize returns the bytes of one bit plane of n values.
+func planeSize(n int) int { return (n + 7) / 8 }
+
+func planeGo(dst, src []byte, mask, base byte)   { planeFrom(0, dst, src, mask, base) }
+func unplaneGo(dst, src []byte, mask, base byte) { unplaneFrom(0, dst, src, mask, base) }
+
+// planeFrom is planeGo from byte j of each plane on.
+func planeFrom(j int, dst, src []byte, mask, base byte) {
+	size := planeSize(len(src))
+	if j == size {
+		return
+	}
 	t := foldTable(fold, mask, base)
-	for j := range size {
+	for ; j < size; j++ {
 		var x uint64
 		if rest := src[8*j:]; len(rest) >= 8 {
 			x = uint64(t[rest[0]]) | uint64(t[rest[1]])<<8 | uint64(t[rest[2]])<<16 | uint64(t[rest[3]])<<24 |
@@ -141,18 +151,26 @@ func planeGo(dst, src []byte, mask, base byte) {
 	}
 }
 
-func unplaneGo(dst, src []byte, mask, base byte) {
-	size := len(src) / 8
+// unplaneFrom is unplaneGo from byte j of each plane on.
+func unplaneFrom(j int, dst, src []byte, mask, base byte) {
+	size := planeSize(len(dst))
+	if j == size {
+		return
+	}
 	t := foldTable(unfold, mask, base)
-	for j := range size {
+	for ; j < size; j++ {
 		var x uint64
 		for b := range 8 {
 			x |= uint64(src[b*size+j]) << (8 * b)
 		}
 		x = transpose8(x)
-		rest := dst[8*j:]
-		for i := range min(8, len(rest)) {
-			rest[i] = t[byte(x>>(8*i))]
+		if rest := dst[8*j:]; len(rest) >= 8 {
+			rest[0], rest[1], rest[2], rest[3] = t[byte(x)], t[byte(x>>8)], t[byte(x>>16)], t[byte(x>>24)]
+			rest[4], rest[5], rest[6], rest[7] = t[byte(x>>32)], t[byte(x>>40)], t[byte(x>>48)], t[byte(x>>56)]
+		} else {
+			for i := range rest {
+				rest[i] = t[byte(x>>(8*i))]
+			}
 		}
 	}
 }

@@ -1,3 +1,5 @@
+//go:build !amd64
+
 package codec
 
 func fastKernels() kernels { return portableKernels() }

@@ -21,7 +21,7 @@ func (e *Encoder) appendPlanes(dst, raw []byte) ([]byte, error) {
 	l := e.layout
 	e.split.take(e.k, l, raw)
 	base := mode(e.split.top, l.expMask())
-	size := (len(e.split.top) + 7) / 8
+	size := planeSize(len(e.split.top))
 	e.zigzag = grow(e.zigzag, 8*size)
 	e.k.plane(e.zigzag, e.split.top, l.expMask(), base)
 
@@ -108,7 +108,7 @@ func allZero(b []byte) bool {
 func (d *Decoder) decodePlanes(dst, enc []byte) error {
 	l := d.layout
 	n := len(dst) / l.width
-	size := (n + 7) / 8
+	size := planeSize(n)
 	if len(enc) < 1+4*l.segments() {
 		return fmt.Errorf("%w: header cut short", ErrMalformed)
 	}

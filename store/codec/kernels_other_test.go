@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package codec
+
+func kernelForms() []kernels { return []kernels{portableKernels()} }
