@@ -147,6 +147,8 @@ type PlanRow struct {
 	ShortBy       int64    `msgpack:"S"`
 	Generation    uint32   `msgpack:"G"` // generation that extracts it; 0: none yet
 	SourceModel   string   `msgpack:"M"` // model fingerprint
+	Identity      []Part   `msgpack:"I"` // what a generation must agree on to be reused; GenerationRow.Identity is this
+	Kind          string   `msgpack:"K"` // of the generation: states, or proof where the plan was limited
 }
 
 // Acceptance is a recorded decision: keys as in the YAML, laid over it.
