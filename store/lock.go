@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +16,10 @@ import (
 	"eaglebatch/internal/fsx"
 )
 
-const lockName = "run.lock"
+const (
+	lockName = "run.lock"
+	lockSize = 1024 // bytes
+)
 
 // holder is what run.lock holds.
 type holder struct {
@@ -54,30 +58,41 @@ func acquire(fsys *fsx.FS, dir, command string) (*lockFile, error) {
 	return l, nil
 }
 
-// sign writes who holds the lock. One write, so that a reader sees all or
-// nothing of it.
+// sign writes who holds the lock, without which the lock holds as well.
 func (l *lockFile) sign(command string) error {
-	j, err := json.Marshal(holder{PID: os.Getpid(), BootID: bootID(), Started: time.Now().UTC(), Command: command})
+	h := holder{PID: os.Getpid(), BootID: bootID(), Started: time.Now().UTC(), Command: command}
+	j, err := json.Marshal(h)
+	if err == nil && len(j) >= lockSize {
+		h.Command = "" // the only part without a bound
+		j, err = json.Marshal(h)
+	}
 	if err != nil {
 		return err
 	}
-	if err := l.f.Truncate(0); err != nil {
+	return l.write(j)
+}
+
+// write replaces the content by one write of fixed length: a reader sees all
+// or nothing of it, and on a full disk it takes no new block.
+func (l *lockFile) write(j []byte) error {
+	b := append(bytes.Repeat([]byte(" "), lockSize-1), '\n')
+	copy(b, j)
+	if _, err := l.f.WriteAt(b, 0); err != nil && !isNoRoom(err) {
 		return err
 	}
-	_, err = l.f.WriteAt(append(j, '\n'), 0)
-	return err
+	return nil
 }
 
 func (l *lockFile) release() error {
-	return errors.Join(l.f.Truncate(0), l.f.Close())
+	return errors.Join(l.write(nil), l.f.Close())
 }
 
 // readHolder reads who holds the lock. Between taking and signing it there is
 // a moment without a name.
 func readHolder(f *os.File) InUseError {
 	for range 20 {
-		var b [4096]byte
-		n, _ := f.ReadAt(b[:], 0) // io.EOF: the file is shorter, as it should be
+		var b [lockSize]byte
+		n, _ := f.ReadAt(b[:], 0) // a failure reads as no name yet
 		var h holder
 		if json.Unmarshal(b[:n], &h) == nil && h.PID != 0 {
 			return InUseError(h)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,15 +60,20 @@ func (s state) size() int64 {
 
 func (s state) get(bucket, key string) ([]byte, bool, error) {
 	v, ok := s[bucket][key]
-	return v, ok, nil
+	return bytes.Clone(v), ok, nil
 }
 
 func (s state) scan(bucket, prefix string, fn func(string, []byte) error) error {
-	for _, k := range slices.Sorted(maps.Keys(s[bucket])) {
+	var keys []string
+	for k := range s[bucket] {
 		if strings.HasPrefix(k, prefix) {
-			if err := fn(k, s[bucket][k]); err != nil {
-				return err
-			}
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		if err := fn(k, s[bucket][k]); err != nil {
+			return err
 		}
 	}
 	return nil

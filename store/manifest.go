@@ -23,8 +23,8 @@ const (
 
 // Where more can be said than that something is damaged.
 const (
-	hintRebuildManifest = "checkpoints.jsonl is sound: `check --rebuild-manifest` makes manifest.db anew from it"
-	hintRebuildLog      = "`check --rebuild-manifest` cannot help, as checkpoints.jsonl is what is damaged; restore it from a copy, or make it anew from manifest.db, if that is sound, with `check --rebuild-log`"
+	hintRebuildManifest = "checkpoints.jsonl is sound: 'eaglebatch check --rebuild-manifest' makes manifest.db anew from it"
+	hintRebuildLog      = "checkpoints.jsonl is what is damaged, so 'eaglebatch check --rebuild-manifest' cannot help; restore it from a copy, or make it anew from manifest.db with 'eaglebatch check --rebuild-log'"
 )
 
 // errUnreadable marks what bbolt panics or faults on.

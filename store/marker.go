@@ -54,6 +54,17 @@ func writeMarker(fsys *fsx.FS, dir string, m marker) error {
 	})
 }
 
+// checkRoot fails where a ledger, read from path, is that of another workspace.
+func checkRoot(path string, s state, m marker) error {
+	root := string(s[bucketMeta][keyRoot])
+	if root == m.RootID {
+		return nil
+	}
+	return &CorruptError{Path: path, Key: bucketMeta + "/" + keyRoot, Offset: -1,
+		Err:  fmt.Errorf("belongs to workspace %q, the marker says %q", root, m.RootID),
+		Hint: "put the files EAGLEBATCH, checkpoints.jsonl and manifest.db back that belong together"}
+}
+
 func newRootID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails; see crypto/rand

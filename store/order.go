@@ -92,12 +92,17 @@ func (w *Workspace) OpenOrder(r OrderRow) (*Order, error) {
 	}
 	rows, err := parseOrder(data)
 	if err != nil {
-		return nil, errors.Join(&CorruptError{Path: path, Offset: -1, Err: err, Hint: hintRedoShuffle}, unix.Munmap(data))
+		if errors.Is(err, ErrNewer) {
+			err = fmt.Errorf("%s: %w", path, err)
+		} else {
+			err = &CorruptError{Path: path, Offset: -1, Err: err, Hint: hintRedoShuffle}
+		}
+		return nil, errors.Join(err, unix.Munmap(data))
 	}
 	return &Order{path: path, hash: r.Hash, data: data, rows: rows}, nil
 }
 
-const hintRedoShuffle = "`run --redo shuffle` makes the order anew"
+const hintRedoShuffle = "'eaglebatch run --redo shuffle' makes the order anew"
 
 // parseOrder returns the rows' bytes in an order file.
 func parseOrder(data []byte) ([]byte, error) {

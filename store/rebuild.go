@@ -15,9 +15,12 @@ import (
 // RebuildManifest makes manifest.db anew from checkpoints.jsonl. It refuses
 // where that would lose a step that manifest.db still has.
 func RebuildManifest(ctx context.Context, dir string, o Options) error {
-	return repair(ctx, dir, o, func() error {
+	return repair(ctx, dir, o, func(m marker) error {
 		h, err := readLog(dir)
 		if err != nil {
+			return err
+		}
+		if err := checkRoot(filepath.Join(dir, logName), h.state, m); err != nil {
 			return err
 		}
 		// An unreadable manifest.db has no say: it is why we are here.
@@ -33,7 +36,7 @@ func RebuildManifest(ctx context.Context, dir string, o Options) error {
 // refuses where that would lose a step that checkpoints.jsonl still has, or
 // where manifest.db is not sound.
 func RebuildLog(ctx context.Context, dir string, o Options) error {
-	return repair(ctx, dir, o, func() (err error) {
+	return repair(ctx, dir, o, func(m marker) (err error) {
 		h, err := readLog(dir)
 		if err != nil && !errors.Is(err, ErrCorrupt) {
 			return err
@@ -61,23 +64,27 @@ func RebuildLog(ctx context.Context, dir string, o Options) error {
 		if err != nil {
 			return err
 		}
+		if err := checkRoot(path, s, m); err != nil {
+			return err
+		}
 		return writeLog(o.FS, dir, step{seq: at, at: time.Now(), label: "rebuilt from manifest.db", base: true, ops: s.ops()})
 	})
 }
 
 // repair runs fn on a workspace that may be too damaged to be opened.
-func repair(ctx context.Context, dir string, o Options, fn func() error) error {
+func repair(ctx context.Context, dir string, o Options, fn func(marker) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if _, err := readMarker(dir); err != nil {
+	m, err := readMarker(dir)
+	if err != nil {
 		return err
 	}
 	lock, err := acquire(o.FS, dir, o.Command)
 	if err != nil {
 		return err
 	}
-	return errors.Join(fn(), lock.release())
+	return errors.Join(fn(m), lock.release())
 }
 
 // rebuildManifest replays the log into a new file and puts it in the place of

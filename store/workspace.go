@@ -176,9 +176,8 @@ func (w *Workspace) open() (err error) {
 // proves that both then say the same.
 func (w *Workspace) reconcile(h history) error {
 	logPath := filepath.Join(w.dir, logName)
-	if root, _, _ := h.state.get(bucketMeta, keyRoot); string(root) != w.marker.RootID {
-		return &CorruptError{Path: logPath, Offset: -1, Key: keyRoot, Hint: hintRebuildLog,
-			Err: fmt.Errorf("belongs to workspace %q, the marker says %q", root, w.marker.RootID)}
+	if err := checkRoot(logPath, h.state, w.marker); err != nil {
+		return err
 	}
 	at, err := boltSeq(w.db)
 	if err != nil {
