@@ -1,8 +1,10 @@
-// Package blob reads and writes blobs: self-describing files that hold the
-// hidden states, token ids and loss masks of whole samples in independently
-// compressed, checksummed chunks with an index at the end. store/FORMAT.md
-// specifies the bytes.
 package blob
+
+import (
+	"fmt"
+	"slices"
+	"unicode/utf8"
+)
 
 // Meta describes every entry of a blob. It is written into the header, so the
 // file can be read with no other file at hand. It holds no time, host, root id
@@ -12,16 +14,32 @@ type Meta struct {
 	Blob        uint32   `json:"blob"`
 	Layers      []int    `json:"layers"` // residual stream after k layers, ascending
 	Hidden      int      `json:"hidden_size"`
-	DType       string   `json:"dtype"` // bf16, fp16, fp32
+	DType       string   `json:"dtype"` // bf16, fp16, fp32, fp8
 	LastPreNorm bool     `json:"last_prenorm"`
-	Codec       string   `json:"codec"`       // raw, lz4, lz4-planes, dense: the one asked for
-	ChunkBytes  int      `json:"chunk_bytes"` // raw bytes a chunk aims at
-	Model       string   `json:"model"`       // model fingerprint
+	Codec       string   `json:"codec"`          // raw, lz4, lz4-planes, dense: the one asked for
+	ChunkBytes  int      `json:"chunk_bytes"`    // raw bytes a chunk aims at; 0: DefaultChunkBytes
+	Rows        string   `json:"rows,omitempty"` // row selection; "" is RowsAll
+	Model       string   `json:"model"`          // model fingerprint
 	Tokenizer   string   `json:"tokenizer,omitempty"`
 	Engine      string   `json:"engine"` // engine and version
 	Synthetic   bool     `json:"synthetic,omitempty"`
 	Datasets    []string `json:"datasets"` // Entry.Dataset indexes it
 }
+
+// DefaultChunkBytes is the raw size of a chunk where Meta does not say: large
+// enough that per-chunk costs vanish, small enough that raw and encoded form
+// stay in a core's second-level cache.
+const DefaultChunkBytes = 512 << 10
+
+// Bounds that a reader holds every file to before it allocates.
+const (
+	maxLayers = 1024
+	maxHidden = 1 << 20
+	maxChunk  = 64 << 20  // raw bytes of a chunk of states
+	maxRows   = 1 << 28   // tokens of an entry
+	maxJSON   = 16 << 20  // header
+	maxFooter = 256 << 20 // tables and reasons
+)
 
 // Entry is one sample as a blob stores it.
 type Entry struct {
@@ -32,8 +50,14 @@ type Entry struct {
 	Content [16]byte // the same over ids and mask: equal means the same training sample
 }
 
-// RowBytes is the size of one layer's row.
-func (m Meta) RowBytes() int { return m.Hidden * DTypeSize(m.DType) }
+// RowBytes is the size of one layer's row. An fp8 row is a float32 scale and
+// then one byte a value.
+func (m Meta) RowBytes() int {
+	if m.DType == "fp8" {
+		return m.Hidden + 4
+	}
+	return m.Hidden * DTypeSize(m.DType)
+}
 
 // DTypeSize returns the bytes of one value, 0 for an unknown dtype.
 func DTypeSize(dtype string) int {
@@ -46,4 +70,40 @@ func DTypeSize(dtype string) int {
 		return 1
 	}
 	return 0
+}
+
+// blockRows is how many rows a full chunk of one layer has.
+func (m Meta) blockRows() int { return max(1, m.ChunkBytes/m.RowBytes()) }
+
+// Validate says what a blob cannot be made with.
+func (m Meta) Validate() error {
+	switch {
+	case len(m.Layers) == 0 || len(m.Layers) > maxLayers:
+		return fmt.Errorf("layers: %d of them, want 1 to %d", len(m.Layers), maxLayers)
+	case m.Layers[0] < 0:
+		return fmt.Errorf("layers: %d is negative", m.Layers[0])
+	case m.Hidden < 1 || m.Hidden > maxHidden:
+		return fmt.Errorf("hidden_size %d: want 1 to %d", m.Hidden, maxHidden)
+	case DTypeSize(m.DType) == 0:
+		return fmt.Errorf("dtype %q: want bf16, fp16, fp32 or fp8", m.DType)
+	case m.ChunkBytes < 1 || m.ChunkBytes > maxChunk:
+		return fmt.Errorf("chunk_bytes %d: want 1 to %d", m.ChunkBytes, maxChunk)
+	}
+	for i := 1; i < len(m.Layers); i++ {
+		if m.Layers[i] <= m.Layers[i-1] {
+			return fmt.Errorf("layers %v: not ascending", m.Layers)
+		}
+	}
+	for _, s := range append([]string{m.Codec, m.Model, m.Tokenizer, m.Engine}, m.Datasets...) {
+		if !utf8.ValidString(s) {
+			return fmt.Errorf("%q: is not UTF-8", s)
+		}
+	}
+	_, _, err := parseSelection(m.Rows)
+	return err
+}
+
+func (m Meta) clone() Meta {
+	m.Layers, m.Datasets = slices.Clone(m.Layers), slices.Clone(m.Datasets)
+	return m
 }
