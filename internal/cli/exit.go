@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"eaglebatch/extract/backend"
+	"eaglebatch/internal/config"
+	"eaglebatch/store"
+)
+
+// The exit codes.
+const (
+	ExitOK          = 0
+	ExitError       = 1
+	ExitUsage       = 2
+	ExitQuarantined = 3
+	ExitDecision    = 4
+	ExitStopped     = 5
+	ExitNoWorkspace = 10
+	ExitInUse       = 11
+	ExitDamage      = 12
+	ExitNewer       = 13
+	ExitEngine      = 20
+	ExitDiskFull    = 28
+	ExitInterrupted = 130
+)
+
+const exitTable = `EXIT STATUS
+   0  done
+   1  error
+   2  usage or configuration
+   3  sealed, with some samples quarantined
+   4  waiting for a decision: what and how is printed
+   5  stopped at the requested time; run again to go on
+  10  no workspace here
+  11  workspace in use
+  12  damage found
+  13  written by a newer version
+  20  engine unreachable or not making sense; trying again may help (--wait does)
+  28  disk full or below the reserve; free space and run again (--wait does)
+ 130  interrupted; run again to resume`
+
+var (
+	errUsage       = errors.New("usage")
+	errQuarantined = errors.New("some samples are quarantined")
+	errInterrupted = errors.New("interrupted")
+	errDamage      = errors.New("damage found")
+	// errSilent ends with the code of the error it wraps, which was shown.
+	errSilent = errors.New("")
+)
+
+// hinted attaches the command that helps to an error.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h hinted) Unwrap() error { return h.error }
+
+func withHint(err error, format string, args ...any) error {
+	return hinted{err, fmt.Sprintf(format, args...)}
+}
+
+func usagef(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errUsage, fmt.Sprintf(format, args...))
+}
+
+// exitCode maps an error to its code. The order matters: an interrupt explains
+// whatever else failed because of it.
+func exitCode(err error) int {
+	for _, m := range []struct {
+		err  error
+		code int
+	}{
+		{nil, ExitOK},
+		{errInterrupted, ExitInterrupted},
+		{context.Canceled, ExitInterrupted},
+		{store.ErrStopped, ExitStopped},
+		{store.ErrDecision, ExitDecision},
+		{errQuarantined, ExitQuarantined},
+		{store.ErrNoWorkspace, ExitNoWorkspace},
+		{store.ErrInUse, ExitInUse},
+		{store.ErrNewer, ExitNewer},
+		{store.ErrDiskFull, ExitDiskFull},
+		{syscall.ENOSPC, ExitDiskFull},
+		{syscall.EDQUOT, ExitDiskFull},
+		{backend.ErrUnavailable, ExitEngine},
+		{store.ErrCorrupt, ExitDamage},
+		{errDamage, ExitDamage},
+		{config.ErrConfig, ExitUsage},
+		{errUsage, ExitUsage},
+	} {
+		if m.err == nil && err == nil || m.err != nil && errors.Is(err, m.err) {
+			return m.code
+		}
+	}
+	return ExitError
+}
+
+// exit shows err and returns its code.
+func (e *env) exit(err error) int {
+	code := exitCode(err)
+	if err == nil || errors.Is(err, errSilent) {
+		return code
+	}
+	var d *store.DecisionError
+	switch {
+	case errors.As(err, &d):
+		e.showDecision(err, d)
+	case code == ExitInterrupted:
+		fmt.Fprintln(e.err, "eaglebatch: interrupted; what was committed is kept")
+	default:
+		msg := strings.TrimPrefix(err.Error(), errUsage.Error()+": ")
+		fmt.Fprintf(e.err, "eaglebatch: error: %s\n", strings.ReplaceAll(msg, "\n", "\neaglebatch: error: "))
+	}
+	if h := hintFor(err, code); h != "" {
+		fmt.Fprintf(e.err, "eaglebatch: hint: %s\n", h)
+	}
+	return code
+}
+
+func (e *env) showDecision(err error, d *store.DecisionError) {
+	fmt.Fprintf(e.err, "eaglebatch: decision needed: %s\n", err)
+	for _, l := range d.Details {
+		fmt.Fprintf(e.err, "  %s\n", l)
+	}
+	for _, c := range d.Commands {
+		fmt.Fprintf(e.err, "eaglebatch: hint: %s\n", c)
+	}
+}
+
+func hintFor(err error, code int) string {
+	var h hinted
+	if errors.As(err, &h) {
+		return h.hint
+	}
+	switch code {
+	case ExitNoWorkspace:
+		return "make one with 'eaglebatch init', or name it with --work DIR"
+	case ExitInUse:
+		return "look with 'eaglebatch stat'; wait for it or stop it with 'kill PID'"
+	case ExitNewer:
+		return "use the version of eaglebatch that wrote it, or a newer one"
+	case ExitDamage:
+		return "see what is hit with 'eaglebatch check --full'; 'eaglebatch check --repair' recomputes damaged samples"
+	case ExitEngine:
+		return "check the engine with 'eaglebatch doctor', then run again; 'run --wait' tries again by itself"
+	case ExitDiskFull:
+		return "free space (see 'eaglebatch gc'), then run again; 'run --wait' goes on by itself"
+	case ExitInterrupted:
+		return "the same command resumes"
+	}
+	return ""
+}

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"eaglebatch/gc"
+	"eaglebatch/internal/human"
+	"eaglebatch/store"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (e *env) gcCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "gc",
+		Usage: "show what can be reclaimed; with --apply, reclaim it",
+		Description: "A dry run by default. --apply moves what nothing needs to the trash, and unlinks what has\n" +
+			"lain there for the grace period. --now --yes NAME deletes generation NAME at once.",
+		Flags: []cli.Flag{
+			jsonFlag(),
+			&cli.BoolFlag{Name: "apply", Usage: "do it"},
+			&cli.StringFlag{Name: "plan-hash", Usage: "apply only if the plan still has `HASH`"},
+			&cli.IntFlag{Name: "keep", Usage: "keep the `N` newest sealed generations (gc.keep)"},
+			&cli.DurationFlag{Name: "min-age", Usage: "grace period in the trash (gc.min_age)"},
+			&cli.StringSliceFlag{Name: "name", Usage: "reclaim generation `NAME` although gc.keep would hold it"},
+			&cli.BoolFlag{Name: "now", Usage: "no grace period; needs --yes NAME for each generation, or its name typed"},
+			&cli.StringSliceFlag{Name: "yes", Usage: "the name of the generation, as confirmation"},
+			&cli.BoolFlag{Name: "no-fallback", Usage: "understood: nothing newer is sealed"},
+		},
+		Action: func(c *cli.Context) error {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+			return e.withWorkspace(c, func(s *session) error { return s.gcCommand() })
+		},
+	}
+}
+
+// withWorkspace opens the workspace for commands that need no valid
+// configuration, only where it lies.
+func (e *env) withWorkspace(c *cli.Context, fn func(*session) error) error {
+	cfg, err := e.load(c)
+	if err != nil && inherited(c, "work") == "" {
+		return err
+	}
+	if err != nil {
+		cfg = defaultAt(inherited(c, "work"))
+	}
+	return e.withSession(c, cfg, false, fn)
+}
+
+func (s *session) gcOptions() gc.Options {
+	o := gc.Options{Keep: s.cfg.GC.Keep, MinAge: s.cfg.GC.MinAge, Names: s.c.StringSlice("name"), Now: s.c.Bool("now"), NoFallback: s.c.Bool("no-fallback")}
+	if s.c.IsSet("keep") {
+		o.Keep = s.c.Int("keep")
+	}
+	if s.c.IsSet("min-age") {
+		o.MinAge = s.c.Duration("min-age")
+	}
+	return o
+}
+
+func (s *session) gcCommand() error {
+	ctx, o := s.c.Context, s.gcOptions()
+	sweep, err := gc.Plan(ctx, s.ws, o)
+	if err != nil {
+		return err
+	}
+	if h := s.c.String("plan-hash"); h != "" && h != sweep.Hash {
+		return fmt.Errorf("the plan changed: it is %s now, not %s; nothing was done", sweep.Hash, h)
+	}
+	var freed int64
+	if s.c.Bool("apply") {
+		if o.Now {
+			if err := s.confirm(sweep); err != nil {
+				return err
+			}
+		}
+		if freed, err = gc.Execute(ctx, s.ws, sweep, o, s.rep); err != nil {
+			return err
+		}
+	}
+	if s.c.Bool("json") {
+		return s.printJSON(map[string]any{"plan": sweep, "applied": s.c.Bool("apply"), "freed_bytes": freed})
+	}
+	if err := s.printSweep(sweep); err != nil {
+		return err
+	}
+	if s.c.Bool("apply") {
+		fmt.Fprintf(s.out, "done: %s freed\n", human.Bytes(freed))
+	} else if sweep.Trash+sweep.Free > 0 {
+		fmt.Fprintf(s.out, "nothing was changed; do it with: %s\n", s.command(s.c, "gc --apply --plan-hash "+sweep.Hash))
+	}
+	return nil
+}
+
+// confirm asks for the name of each generation that would be deleted at once.
+func (s *session) confirm(sweep *gc.Sweep) error {
+	yes := s.c.StringSlice("yes")
+	for _, it := range sweep.Items {
+		name := it.Generation.Name
+		if it.Action == "keep" || slices.Contains(yes, name) {
+			continue
+		}
+		fmt.Fprintf(s.err, "delete generation %d (%s, %s) for good? type its name: ", it.Generation.ID, name, human.Bytes(it.Bytes))
+		var typed string
+		if _, err := fmt.Fscanln(s.in, &typed); err != nil || strings.TrimSpace(typed) != name {
+			return withHint(fmt.Errorf("not confirmed: nothing was deleted"), "give --yes %s", quote(name))
+		}
+	}
+	return nil
+}
+
+func (s *session) printSweep(sweep *gc.Sweep) error {
+	w := tabwriter.NewWriter(s.out, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "generation\tname\tstate\taction\tbytes\tfiles\treason")
+	for _, it := range sweep.Items {
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", it.Generation.ID, it.Generation.Name, it.Generation.State, it.Action,
+			human.Bytes(it.Bytes), human.Count(it.Files), it.Reason)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "to trash %s, to free now %s\n", human.Bytes(sweep.Trash), human.Bytes(sweep.Free))
+	return nil
+}
+
+func (e *env) generationsCommand() *cli.Command {
+	change := func(name, usage string, fn func(*session, string) error) *cli.Command {
+		return &cli.Command{
+			Name: name, Usage: usage, ArgsUsage: "NAME",
+			Flags: []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "`WHY`, kept in the ledger"}},
+			Action: func(c *cli.Context) error {
+				arg, err := oneArg(c, "the name or number of a generation")
+				if err != nil {
+					return err
+				}
+				return e.withWorkspace(c, func(s *session) error { return fn(s, arg) })
+			},
+		}
+	}
+	return &cli.Command{
+		Name: "generations", Usage: "list the generations; pin, retire, adopt or restore one",
+		Flags: []cli.Flag{jsonFlag()},
+		Subcommands: []*cli.Command{
+			change("pin", "keep a generation whatever gc.keep says", func(s *session, n string) error { return gc.Pin(s.c.Context, s.ws, n, s.c.String("reason")) }),
+			change("unpin", "undo pin", func(s *session, n string) error { return gc.Unpin(s.c.Context, s.ws, n) }),
+			change("retire", "let gc reclaim a generation although it is the newest", func(s *session, n string) error { return gc.Retire(s.c.Context, s.ws, n) }),
+			change("restore", "take a generation back out of the trash", func(s *session, n string) error { return gc.Restore(s.c.Context, s.ws, n) }),
+			e.adoptCommand(),
+		},
+		Action: func(c *cli.Context) error {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+			return e.listGenerations(c)
+		},
+	}
+}
+
+func (e *env) adoptCommand() *cli.Command {
+	return &cli.Command{
+		Name: "adopt", Usage: "register a directory that eaglebatch did not make, so that gc can reclaim it", ArgsUsage: "PATH",
+		Flags: []cli.Flag{&cli.StringFlag{Name: "name", Required: true, Usage: "`NAME` of the generation"}},
+		Action: func(c *cli.Context) error {
+			path, err := oneArg(c, "the directory")
+			if err != nil {
+				return err
+			}
+			return e.withWorkspace(c, func(s *session) error {
+				g, err := gc.Adopt(c.Context, s.ws, path, c.String("name"), s.rep)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(s.out, "generation %d (%s): %s, %s files, %s on disk; nothing in it was changed\n",
+					g.ID, g.Name, g.Adopted.Format, human.Count(g.Adopted.Files), human.Bytes(g.Adopted.Bytes))
+				return nil
+			})
+		},
+	}
+}
+
+func (e *env) listGenerations(c *cli.Context) error {
+	dir, err := e.workDir(c)
+	if err != nil {
+		return err
+	}
+	snap, err := store.Inspect(dir)
+	if snap == nil {
+		return err
+	}
+	gens, err := snap.Generations()
+	if err != nil {
+		return err
+	}
+	docs := []generationRow{}
+	for _, g := range gens {
+		docs = append(docs, generationDoc(dir, g))
+	}
+	if c.Bool("json") {
+		return e.printJSON(map[string]any{"generations": docs})
+	}
+	return e.printGenerations(docs)
+}

@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"eaglebatch/extract"
+	"eaglebatch/internal/config"
+	"eaglebatch/internal/human"
+	"eaglebatch/plan"
+	"eaglebatch/store"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (e *env) planCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "plan",
+		Usage: "lengths, bytes, hours, blob boundaries and whether it fits",
+		Description: "Makes the plan and shows it. With --accept records a decision: keys as in the plan\n" +
+			"section, laid over it until that section is edited, and gc=NAME to let run delete\n" +
+			"generation NAME now, knowing that nothing newer replaces it yet.\n\n" +
+			"  eaglebatch plan --accept max_tokens=8192,drop=A1_deepswekimi,gc=old-10k",
+		Flags: slices.Concat([]cli.Flag{
+			jsonFlag(),
+			&cli.StringFlag{Name: "accept", Usage: "record the decision `KEY=VALUE,…` and plan by it"},
+			&cli.BoolFlag{Name: "withdraw", Usage: "forget the recorded decision"},
+		}, planFlags(), settingFlags(planSettings())),
+		Action: func(c *cli.Context) error {
+			return e.withJob(c, false, func(j *job) error { return j.planOnly(c.Context) })
+		},
+	}
+}
+
+func (j *job) planOnly(ctx context.Context) error {
+	if a := j.c.String("accept"); a != "" {
+		if err := j.acceptDecision(ctx, a); err != nil {
+			return err
+		}
+	}
+	if j.c.Bool("withdraw") {
+		if err := j.withdraw(ctx); err != nil {
+			return err
+		}
+	}
+	if j.c.Int("probe") > 0 {
+		if err := j.probe(ctx, j.c.Int("probe")); err != nil {
+			return err
+		}
+	}
+	if _, err := j.plan(ctx); err != nil {
+		return err
+	}
+	return j.showPlan(ctx)
+}
+
+// acceptDecision records a decision and makes the plan stale, since it may say
+// otherwise now.
+func (j *job) acceptDecision(ctx context.Context, text string) error {
+	values, err := plan.ParseAccept(text)
+	if err != nil {
+		return usagef("--accept: %v", err)
+	}
+	a := store.Acceptance{Values: values, PlanYAML: hashText(j.cfg.PlanText), At: time.Now().UTC()}
+	if err := j.ws.Update(ctx, "accept", func(tx *store.Tx) error { return tx.PutAcceptance(a) }); err != nil {
+		return err
+	}
+	if err := j.applyAcceptance(); err != nil {
+		// A decision that the configuration refuses must not stay recorded.
+		return errors.Join(err, j.ws.Update(ctx, "withdraw", func(tx *store.Tx) error { return tx.ClearAcceptance() }))
+	}
+	return j.runner().Redo(ctx, store.PhasePlan)
+}
+
+func (j *job) withdraw(ctx context.Context) error {
+	if err := j.ws.Update(ctx, "withdraw", func(tx *store.Tx) error { return tx.ClearAcceptance() }); err != nil {
+		return err
+	}
+	cfg, err := j.load(j.c)
+	if err != nil {
+		return err
+	}
+	j.cfg, j.accept = cfg, store.Acceptance{}
+	return j.runner().Redo(ctx, store.PhasePlan)
+}
+
+func (j *job) report(ctx context.Context) (rep plan.Report, err error) {
+	err = j.ws.View(func(r store.Reader) error {
+		rep, err = plan.BuildReport(ctx, r, j.ws)
+		return err
+	})
+	return rep, err
+}
+
+// proof seals the first samples of the plan as a generation of their own, in
+// the room there is, so that the decision is made on states that were checked.
+// The main generation points to them later: nothing is computed twice.
+func (j *job) proof(ctx context.Context, p store.PlanRow) error {
+	n := min(j.cfg.Plan.Proof, p.Samples)
+	if n <= 0 {
+		return nil
+	}
+	done, err := j.proofSealed()
+	if err != nil || done {
+		return err
+	}
+	o, err := j.planOptions()
+	if err != nil {
+		return err
+	}
+	if err := j.runner().Redo(ctx, store.PhasePlan); err != nil {
+		return err
+	}
+	o.Limit = n
+	small, err := plan.Run(ctx, j.ws, o, j.rep)
+	if err != nil {
+		return err
+	}
+	if small.Decision == store.Short {
+		j.rep.Note("there is no room even for a proof of %d samples", n)
+	} else if err := j.sealProof(ctx, n); err != nil {
+		return err
+	}
+	_, err = j.plan(ctx)
+	return err
+}
+
+func (j *job) sealProof(ctx context.Context, n int64) error {
+	x, done, err := j.extractOptions(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	x.Kind = "proof"
+	r, err := extract.Run(ctx, j.ws, x, j.rep)
+	if err != nil {
+		return fmt.Errorf("proof: %w", err)
+	}
+	if r.Stopped {
+		return fmt.Errorf("%w: proof of %d samples", errInterrupted, n)
+	}
+	j.rep.Note("a proof of %s samples is sealed as generation %d (%s)", human.Count(r.Generation.Samples), r.Generation.ID, human.Bytes(r.Generation.Bytes))
+	return nil
+}
+
+// proofSealed says whether a proof of the same identity is there already.
+func (j *job) proofSealed() (found bool, err error) {
+	err = j.ws.View(func(r store.Reader) error {
+		gens, err := r.Generations()
+		for _, g := range gens {
+			if g.Kind == "proof" && g.State == store.GenSealed && slices.Equal(g.Identity, j.identity()) {
+				found = true
+			}
+		}
+		return err
+	})
+	return found, err
+}
+
+func (j *job) showPlan(ctx context.Context) error {
+	rep, err := j.report(ctx)
+	if err != nil {
+		return err
+	}
+	if j.c.Bool("json") {
+		return j.printJSON(rep)
+	}
+	p := rep.Plan
+	w := tabwriter.NewWriter(j.out, 2, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "dataset\tsamples\ttokens\tloss tokens\tp50\tp90\tp99\tlongest\tshare\tafter cap\t")
+	for _, d := range rep.Datasets {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%.1f%%\t\n", d.Name, human.Count(d.Samples), human.Count(d.Tokens), human.Count(d.LossTokens),
+			human.Count(d.P50), human.Count(d.P90), human.Count(d.P99), human.Count(d.Max), 100*d.Share, 100*d.CapShare)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(j.out, "\n%s samples, %s tokens planned; %s new, %s reused, %s repeated\n",
+		human.Count(p.Samples), human.Count(p.Tokens), human.Count(p.NewSamples), human.Count(p.Reused), human.Count(p.Repeated))
+	fmt.Fprintf(j.out, "dropped %s, over-length %s, emptied by the cap %s, truncated %s (%s tokens lost)\n",
+		human.Count(p.Dropped), human.Count(p.OverLength), human.Count(p.Emptied), human.Count(p.Truncated), human.Count(p.LostTokens))
+	fmt.Fprintf(j.out, "layers %v, %s: %s bytes a token, %s raw (%.3f TB), %s expected, %d blobs of %s\n",
+		p.Layers, p.DType, human.Count(p.BytesPerToken), human.Bytes(p.RawBytes), float64(p.RawBytes)/1e12, human.Bytes(p.ExpectedBytes), p.Blobs, human.Bytes(p.BlobBytes))
+	if p.Seconds > 0 {
+		fmt.Fprintf(j.out, "time %s at %s tokens/s\n", human.Duration(time.Duration(p.Seconds*float64(time.Second))), human.Count(int64(p.Rate)))
+	} else {
+		fmt.Fprintln(j.out, "time unknown: no rate was measured (plan --probe N) or given (plan.tokens_per_second)")
+	}
+	fmt.Fprintf(j.out, "free %s, reserve %s, reclaimable %s: %s", human.Bytes(p.DiskFree), human.Bytes(p.Reserve), human.Bytes(p.Reclaimable), p.Decision)
+	if p.ShortBy > 0 {
+		fmt.Fprintf(j.out, " by %s", human.Bytes(p.ShortBy))
+	}
+	fmt.Fprintln(j.out)
+	if j.accept.Values != nil {
+		fmt.Fprintf(j.out, "decision of %s in force: %v\n", j.accept.At.Local().Format("2006-01-02 15:04"), j.accept.Values)
+	}
+	return j.planExtras(ctx, rep)
+}
+
+var _ config.Config

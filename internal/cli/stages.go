@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"eaglebatch/extract"
+	"eaglebatch/extract/model"
+	"eaglebatch/internal/human"
+	"eaglebatch/internal/pipeline"
+	"eaglebatch/plan"
+	"eaglebatch/store"
+)
+
+// merge, shuffle, plan and the rest bring one phase to done each; they are the
+// steps of run and the body of the commands of the same names.
+
+func (j *job) merge(ctx context.Context) (bool, error) {
+	o, err := j.ingestOptions()
+	if err != nil {
+		return false, err
+	}
+	return j.do(ctx, j.mergePhase(o))
+}
+
+func (j *job) shuffle(ctx context.Context) (bool, error) {
+	if err := j.require(ctx, store.PhaseMerge); err != nil {
+		return false, err
+	}
+	return j.do(ctx, j.shufflePhase())
+}
+
+func (j *job) plan(ctx context.Context) (bool, error) {
+	if err := j.require(ctx, store.PhaseMerge, store.PhaseShuffle); err != nil {
+		return false, err
+	}
+	o, err := j.planOptions()
+	if err != nil {
+		return false, err
+	}
+	did, err := j.do(ctx, j.planPhase(o))
+	if err != nil || !did {
+		return did, err
+	}
+	return true, j.abandonOpen(ctx)
+}
+
+// do runs a phase that stops at once when interrupted.
+func (j *job) do(ctx context.Context, p pipeline.Phase) (bool, error) {
+	ctx, stop := j.phaseContext(ctx)
+	defer stop()
+	did, err := j.runner().Do(ctx, p)
+	return did, cancelled(ctx, err)
+}
+
+// limits say where an extraction stops by itself.
+type limits struct {
+	limit int64
+	until time.Time
+}
+
+// extractPhase extracts the plan in force. result is filled by Run.
+func (j *job) extractPhase(l limits, kind string, result *extract.Result) pipeline.Phase {
+	return pipeline.Phase{
+		Name: store.PhaseExtract,
+		Fingerprint: func(context.Context) ([]store.Part, error) {
+			p, err := j.planRow()
+			return append(j.identity(),
+				store.Part{Key: "plan", Value: fmt.Sprint(p.ID)},
+				store.Part{Key: "codec", Value: p.Codec}), err
+		},
+		Run: func(ctx context.Context) error {
+			o, done, err := j.extractOptions(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
+			o.Limit, o.Until, o.Kind = l.limit, l.until, kind
+			r, err := extract.Run(ctx, j.ws, o, j.rep)
+			*result = r
+			if err == nil && r.Stopped {
+				return fmt.Errorf("extract: %w", store.ErrStopped)
+			}
+			return err
+		},
+		Cost: func() string { return "the samples not sealed yet are computed anew" + j.openCost() },
+	}
+}
+
+// extract runs the extraction; an interrupt finishes the open blobs first.
+func (j *job) extract(ctx context.Context, l limits, kind string) (extract.Result, bool, error) {
+	var r extract.Result
+	if err := j.require(ctx, store.PhaseMerge, store.PhaseShuffle, store.PhasePlan); err != nil {
+		return r, false, err
+	}
+	did, err := j.runner().Do(ctx, j.extractPhase(l, kind, &r))
+	if errors.Is(err, store.ErrStopped) && j.interrupted() {
+		err = fmt.Errorf("%w: %w", errInterrupted, err)
+	}
+	return r, did, cancelled(ctx, err)
+}
+
+func (e *env) interrupted() bool {
+	select {
+	case <-e.interrupt:
+		return true
+	default:
+		return false
+	}
+}
+
+// extractOptions opens backend and head; the returned func closes them.
+func (j *job) extractOptions(ctx context.Context) (extract.Options, func(), error) {
+	x := j.cfg.Extract
+	b, err := j.newBackend(ctx)
+	if err != nil {
+		return extract.Options{}, nil, err
+	}
+	closers := []func() error{b.Close}
+	done := func() {
+		for _, c := range closers {
+			if err := c(); err != nil {
+				j.rep.Note("closing the engine: %v", err)
+			}
+		}
+	}
+	o := extract.Options{
+		Backend: b, MinTop1: x.MinTop1, Memory: int64(x.Memory), Threads: x.Threads,
+		MaxQuarantined: x.MaxQuarantined, Reserve: j.cfg.Plan.Reserve,
+		Patience: x.Patience, Grace: x.Grace, Interrupt: j.interrupt, Identity: j.identity(),
+	}
+	if j.cfg.Extract.Backend == "synthetic" {
+		return o, done, nil
+	}
+	h, err := model.OpenHead(j.cfg.Model)
+	switch {
+	case err == nil:
+		o.Head = h
+		closers = append(closers, h.Close)
+	case isNoWeights(err):
+		j.rep.Note("%s holds no weights: states are not checked for sense and no target_head.safetensors is kept", j.cfg.Model)
+	default:
+		done()
+		return o, nil, fmt.Errorf("model %q: %w", j.cfg.Model, err)
+	}
+	return o, done, nil
+}
+
+// decide turns the plan's decision into going on or waiting for a human. It
+// seals a proof first where there is room for it.
+func (j *job) decide(ctx context.Context) error {
+	p, err := j.planRow()
+	if err != nil || p.Decision == store.Fits || p.NewSamples == 0 {
+		return err
+	}
+	if p.Decision == store.FitsAfterGC && len(j.gcNames()) > 0 {
+		return nil
+	}
+	if err := j.proof(ctx, p); err != nil {
+		return err
+	}
+	rep, err := j.report(ctx)
+	if err != nil {
+		return err
+	}
+	d := &store.DecisionError{What: fmt.Sprintf("the plan needs %s and the disk is %s short of it above the reserve", human.Bytes(p.ExpectedBytes), human.Bytes(p.ShortBy))}
+	if p.Decision == store.FitsAfterGC {
+		d.What = fmt.Sprintf("the plan needs %s: it fits once %s are deleted", human.Bytes(p.ExpectedBytes), human.Bytes(p.Reclaimable))
+	}
+	for _, ch := range plan.Choices(rep) {
+		d.Details = append(d.Details, ch.Text)
+		if ch.Accept != "" {
+			d.Commands = append(d.Commands, j.command(j.c, "plan --accept "+quote(ch.Accept)))
+		}
+	}
+	return d
+}
