@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -56,15 +57,16 @@ func openBolt(path string) (db *bolt.DB, err error) {
 		})
 		return err
 	})
-	for _, bad := range []error{errUnreadable, berrors.ErrInvalid, berrors.ErrChecksum, berrors.ErrVersionMismatch} {
-		if errors.Is(err, bad) {
-			return nil, manifestDamage(path, "", err)
-		}
-	}
-	if errors.Is(err, berrors.ErrTimeout) {
+	var sys syscall.Errno
+	switch {
+	case err == nil:
+		return db, nil
+	case errors.Is(err, berrors.ErrTimeout):
 		return nil, fmt.Errorf("%s: another program has it open: %w", path, err)
+	case errors.As(err, &sys):
+		return nil, err
 	}
-	return db, err
+	return nil, manifestDamage(path, "", err) // bbolt names only some of its reasons
 }
 
 // boltSeq returns the step at which db stands, 0 where it has none yet.
