@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"syscall"
 	"time"
@@ -84,7 +85,13 @@ func (e *SpaceError) Error() string {
 }
 
 // Missing is how many bytes have to be freed.
-func (e *SpaceError) Missing() int64 { return max(0, e.Need+e.Keep-e.Free) }
+func (e *SpaceError) Missing() int64 {
+	room := e.Free - e.Keep
+	if room < 0 && e.Need > math.MaxInt64+room {
+		return math.MaxInt64
+	}
+	return max(0, e.Need-room)
+}
 
 func (e *SpaceError) Unwrap() error { return ErrDiskFull }
 
