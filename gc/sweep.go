@@ -1,0 +1,394 @@
+package gc
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"eaglebatch/internal/human"
+	"eaglebatch/store"
+	"eaglebatch/store/genindex"
+	"eaglebatch/store/retain"
+)
+
+// Plan says what Execute would do; it changes nothing.
+func Plan(ctx context.Context, ws *store.Workspace, o Options) (*Sweep, error) {
+	var s *Sweep
+	err := ws.View(func(r store.Reader) error {
+		p, err := newPlanning(ctx, ws, r, o)
+		if err != nil {
+			return err
+		}
+		s, err = p.sweep()
+		return err
+	})
+	return s, err
+}
+
+type planning struct {
+	ctx  context.Context
+	o    Options
+	r    store.Reader
+	site *site
+	gens []store.GenerationRow
+	now  time.Time
+	last time.Time // the latest time that the ledger recorded
+
+	fallback error // why the newest sealed generation cannot be relied on
+}
+
+func newPlanning(ctx context.Context, ws *store.Workspace, r store.Reader, o Options) (*planning, error) {
+	st, err := newSite(ws)
+	if err != nil {
+		return nil, err
+	}
+	gens, err := r.Generations()
+	if err != nil {
+		return nil, err
+	}
+	p := &planning{ctx: ctx, o: o, r: r, site: st, gens: gens, now: o.now()}
+	for _, g := range gens {
+		for _, t := range []time.Time{g.Created, g.Sealed, g.Changed} {
+			if t.After(p.last) {
+				p.last = t
+			}
+		}
+	}
+	p.fallback = p.checkFallback()
+	return p, nil
+}
+
+func (p *planning) sweep() (*Sweep, error) {
+	needs, err := planNeeds(p.ctx, p.site.ws, p.r, p.gens)
+	if err != nil {
+		return nil, err
+	}
+	verdicts, err := retain.Judge(p.r, retain.Options{Keep: p.o.Keep, Names: p.o.Names, NoFallback: p.o.NoFallback, PlanNeeds: needs})
+	if err != nil {
+		return nil, err
+	}
+	s := &Sweep{Items: []Item{}, Unknown: []string{}}
+	for _, v := range verdicts {
+		if v.Class == retain.Gone {
+			continue
+		}
+		it, err := p.item(v)
+		if err != nil {
+			return nil, fmt.Errorf("generation %d (%s): %w", v.Generation.ID, v.Generation.Name, err)
+		}
+		s.Items = append(s.Items, it)
+	}
+	if err := p.strays(s); err != nil {
+		return nil, err
+	}
+	for _, it := range s.Items {
+		switch {
+		case it.Action == ActionUnlink, it.Action == ActionTrash && it.Now:
+			s.Free += it.Bytes
+		case it.Action == ActionTrash:
+			s.Trash += it.Bytes
+		}
+	}
+	s.Hash, err = hash(s, p.o)
+	return s, err
+}
+
+// hash stands for what would be done, to what, in which state.
+func hash(s *Sweep, o Options) (string, error) {
+	type row struct {
+		ID     uint32
+		Path   string
+		State  store.GenState
+		Action string
+		Now    bool
+		Bytes  int64
+		Of     identity
+	}
+	rows := []row{}
+	for _, it := range s.Items {
+		if it.Action != ActionKeep {
+			g := it.Generation
+			rows = append(rows, row{g.ID, g.Path, g.State, it.Action, it.Now, it.Bytes, it.id})
+		}
+	}
+	b, err := json.Marshal(rows)
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8]), err
+}
+
+// item turns a verdict into an action, having looked at the directory.
+func (p *planning) item(v retain.Verdict) (Item, error) {
+	g := v.Generation
+	it := Item{Generation: g, Action: ActionKeep, Reason: v.Reason, Bytes: g.Bytes}
+	if len(p.o.Names) > 0 && !v.Named {
+		if v.Class != retain.Keep {
+			it.Reason = "not named by the decision"
+		}
+		return it, nil
+	}
+	switch v.Class {
+	case retain.Condemned, retain.Trashed:
+		return p.resume(it)
+	case retain.Keep, retain.Decide:
+		it.Refused = v.Named
+		return it, nil
+	}
+	it.Action, it.Now = ActionTrash, p.o.Now
+	if g.State == store.GenSealed && g.Origin != retain.Adopted && !v.Named && !p.o.NoFallback && p.fallback != nil {
+		return refuse(it, p.fallback), nil
+	}
+	return p.inspect(it)
+}
+
+// inspect looks at the directory and refuses what is not safe to take.
+func (p *planning) inspect(it Item) (Item, error) {
+	err := p.look(&it)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return refuse(it, fmt.Errorf("its directory is missing: %w", err)), nil
+	case errors.Is(err, ErrRefused):
+		return refuse(it, err), nil
+	}
+	return it, err
+}
+
+func refuse(it Item, err error) Item {
+	it.Action, it.Refused, it.Reason, it.Now = ActionKeep, true, err.Error(), false
+	return it
+}
+
+func (p *planning) look(it *Item) (err error) {
+	g := it.Generation
+	pl, err := p.site.open(g)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pl.Close()) }()
+	if err := p.nested(g, pl.dir.Name()); err != nil {
+		return err
+	}
+	if held, err := leaseHeld(pl.dir); err != nil || held {
+		return errors.Join(err, errLeased)
+	}
+	u, err := measure(p.ctx, pl.dir, g.Origin != retain.Adopted, nil)
+	if err != nil {
+		return err
+	}
+	it.Bytes, it.Files, it.id = u.Freed, u.Files, u.identity
+	return sameAsAdopted(g, u)
+}
+
+// nested refuses a directory that holds, or lies in, that of another
+// generation which still exists.
+func (p *planning) nested(g store.GenerationRow, path string) error {
+	for _, h := range p.gens {
+		if h.ID == g.ID || retain.IsGone(h) || h.Path == "" {
+			continue
+		}
+		other := h.Path
+		if !filepath.IsAbs(other) {
+			other = filepath.Join(p.site.root, other)
+		}
+		if overlap(path, filepath.Clean(other)) {
+			return fmt.Errorf("%w: %s overlaps generation %d (%s) at %s", ErrRefused, path, h.ID, h.Name, other)
+		}
+	}
+	return nil
+}
+
+// sameAsAdopted refuses an adopted directory that is not what was registered.
+func sameAsAdopted(g store.GenerationRow, u usage) error {
+	a := g.Adopted
+	switch {
+	case g.Origin != retain.Adopted:
+		return nil
+	case a == nil:
+		return fmt.Errorf("%w: generation %d has no record of what was adopted", ErrRefused, g.ID)
+	case a.Dev != u.Dev || a.Inode != u.Inode:
+		return fmt.Errorf("%w: %s is another directory than the one that was adopted", ErrRefused, g.Path)
+	case a.Hash != u.List || a.Files != u.Files:
+		return fmt.Errorf("%w: %s changed since it was adopted (%s files then, %s now): adopt it again if it may go",
+			ErrRefused, g.Path, human.Count(a.Files), human.Count(u.Files))
+	}
+	return nil
+}
+
+// resume decides about what lies in the trash or was on its way there.
+func (p *planning) resume(it Item) (Item, error) {
+	g := it.Generation
+	inTrash, err := exists(p.site.inTrash(g))
+	if err != nil {
+		return it, err
+	}
+	inPlace := false
+	if path, err := p.site.path(g); err == nil {
+		if inPlace, err = exists(path); err != nil {
+			return it, err
+		}
+	}
+	switch {
+	case inTrash && inPlace:
+		return refuse(it, fmt.Errorf("%w: it lies both at %s and in the trash at %s", ErrRefused, g.Path, g.Trash)), nil
+	case g.State == store.GenCondemned && inPlace:
+		it.Action, it.Now, it.Reason = ActionTrash, p.o.Now, "condemned by a sweep that was interrupted"
+		return p.inspect(it)
+	case g.State == store.GenTrashed && inPlace:
+		it.Action, it.Reason = ActionFinish, "an interrupted restore brought it back"
+		return it, nil
+	case g.State == store.GenCondemned:
+		it.Action, it.Now, it.Reason = ActionTrash, p.o.Now, "moved by a sweep that was interrupted"
+		return it, nil
+	case g.Path == "":
+		it.Action, it.Reason = ActionUnlink, "being unlinked"
+		return it, nil
+	}
+	return p.aged(it), nil
+}
+
+// aged decides by the time that a generation has lain in the trash.
+func (p *planning) aged(it Item) Item {
+	age := p.now.Sub(it.Generation.Changed)
+	switch {
+	case p.o.Now:
+		it.Action, it.Reason = ActionUnlink, "in the trash; deleted now as asked"
+	case p.now.Before(p.last):
+		it.Reason = fmt.Sprintf("in the trash; the clock is %s behind the ledger, so that its age cannot be told", human.Duration(p.last.Sub(p.now)))
+	case age < p.o.MinAge:
+		it.Reason = fmt.Sprintf("in the trash; unlinked in %s, restorable until then", human.Duration(p.o.MinAge-age))
+	default:
+		it.Action, it.Reason = ActionUnlink, fmt.Sprintf("in the trash for %s", human.Duration(age))
+	}
+	return it
+}
+
+// checkFallback makes sure that the newest sealed generation of states, for
+// whose sake older ones may go, is really there.
+func (p *planning) checkFallback() error {
+	for _, g := range slices.Backward(p.gens) {
+		if g.State != store.GenSealed || g.Kind != retain.KindStates || g.Origin == retain.Adopted {
+			continue
+		}
+		dir := p.site.ws.GenerationDir(g)
+		m, _, err := genindex.ReadManifest(dir)
+		if err != nil {
+			return fmt.Errorf("%w: the generation that replaces it (%d) is not sound: %v", ErrRefused, g.ID, err)
+		}
+		for _, f := range m.Files {
+			st, err := os.Stat(filepath.Join(dir, f.Name))
+			if err == nil && st.Size() != f.Bytes {
+				err = fmt.Errorf("%s has %d bytes, not %d", f.Name, st.Size(), f.Bytes)
+			}
+			if err != nil {
+				return fmt.Errorf("%w: the generation that replaces it (%d) is not sound: %v", ErrRefused, g.ID, err)
+			}
+		}
+		return nil
+	}
+	return nil
+}
+
+// planNeeds lists the generations that the plan in force, and the plans of
+// generations being built, point into.
+func planNeeds(ctx context.Context, ws *store.Workspace, r store.Reader, gens []store.GenerationRow) ([]uint32, error) {
+	paths := map[string]bool{}
+	if plan, ok, err := r.Plan(); err != nil {
+		return nil, err
+	} else if ok {
+		paths[ws.PlanPath(plan.ID)] = true
+	}
+	for _, g := range gens {
+		if g.State == store.GenBuilding && g.Kind != retain.KindSamples && g.Plan != 0 {
+			paths[ws.PlanPath(g.Plan)] = true
+		}
+	}
+	found := map[uint32]bool{}
+	for path := range paths {
+		if err := indexNeeds(ctx, path, found); err != nil {
+			return nil, fmt.Errorf("what the plan needs cannot be told, so that nothing may go: %w", err)
+		}
+	}
+	out := make([]uint32, 0, len(found))
+	for id := range found {
+		out = append(out, id)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func indexNeeds(ctx context.Context, path string, found map[uint32]bool) (err error) {
+	f, err := genindex.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	for i := range f.Positions() {
+		if i&0xffff == 0 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if g := f.Position(i).Gen; g != 0 {
+			found[g] = true
+		}
+	}
+	return nil
+}
+
+// strays looks for directories where generations lie that have no row. Samples
+// that a later merge replaced are reclaimable; anything else is reported and
+// left alone.
+func (p *planning) strays(s *Sweep) error {
+	known := map[string]bool{}
+	for _, g := range p.gens {
+		known[filepath.Clean(g.Path)] = true
+	}
+	for _, dir := range []string{generationsDir, samplesDir} {
+		ents, err := os.ReadDir(filepath.Join(p.site.root, dir))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range ents {
+			rel := filepath.Join(dir, e.Name())
+			if known[rel] {
+				continue
+			}
+			n, err := strconv.ParseUint(e.Name(), 10, 32)
+			if err != nil || dir != samplesDir || len(e.Name()) < 6 {
+				s.Unknown = append(s.Unknown, rel)
+				continue
+			}
+			if err := p.straySamples(s, rel, uint32(n)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *planning) straySamples(s *Sweep, rel string, no uint32) error {
+	use, why, err := retain.SamplesInUse(p.r, no)
+	if err != nil {
+		return err
+	}
+	g := store.GenerationRow{Name: fmt.Sprintf("samples-%06d", no), Origin: "made", State: store.GenRetired, Kind: retain.KindSamples, Path: rel}
+	it := Item{Generation: g, Action: ActionTrash, Now: p.o.Now, Reason: "superseded samples"}
+	if use || len(p.o.Names) > 0 {
+		it.Action, it.Now, it.Reason = ActionKeep, false, why
+		s.Items = append(s.Items, it)
+		return nil
+	}
+	if it, err = p.inspect(it); err != nil {
+		return err
+	}
+	s.Items = append(s.Items, it)
+	return nil
+}
