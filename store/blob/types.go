@@ -36,7 +36,7 @@ const (
 	maxLayers = 1024
 	maxHidden = 1 << 20
 	maxChunk  = 64 << 20  // raw bytes of a chunk of states
-	maxRows   = 1 << 28   // tokens of an entry
+	maxRows   = 1 << 26   // tokens of an entry
 	maxJSON   = 16 << 20  // header
 	maxFooter = 256 << 20 // tables and reasons
 )

@@ -20,7 +20,7 @@ const (
 	blockBytes    = 64 << 10 // with one checksum
 	maxMeta       = 16 << 20
 	maxBlobs      = 1 << 32 // a position's Blob is a uint32
-	maxRows       = 1 << 28 // as in a blob
+	maxRows       = 1 << 26 // as in a blob
 )
 
 var (
