@@ -43,7 +43,12 @@ func benchChunks(tb testing.TB, size int) [][]byte {
 	if len(out) == 0 {
 		tb.Fatalf("no states in %s", dir)
 	}
-	return out
+	// A fair sample of 16 MiB is enough and leaves time for many runs.
+	step := max(1, len(out)*size>>24)
+	for i := 0; i*step < len(out); i++ {
+		out[i] = out[i*step]
+	}
+	return out[:(len(out)+step-1)/step]
 }
 
 var npyHeader = regexp.MustCompile(`'<u2'.*'shape': \((\d+), (\d+), (\d+)\)`)
@@ -173,7 +178,7 @@ func gbps(bytes int, f func()) float64 {
 
 // BenchmarkKernels prints the raw GB/s of each form of each kernel.
 func BenchmarkKernels(b *testing.B) {
-	raw := states("bf16", 64<<10, 1)
+	raw := benchChunks(b, 128<<10)[0]
 	n := len(raw) / 2
 	top, low, planes := make([]byte, n), make([]byte, n), make([]byte, n)
 	for _, k := range kernelForms() {
@@ -181,6 +186,24 @@ func BenchmarkKernels(b *testing.B) {
 		plane := gbps(len(raw), func() { k.plane(planes, top, 0xff, 120) })
 		unplane := gbps(len(raw), func() { k.unplane(top, planes, 0xff, 120) })
 		join := gbps(len(raw), func() { k.join(raw, top, low) })
-		fmt.Printf("%-9s split %.2f plane %.2f unplane %.2f join %.2f GB/s of raw bf16\n", k.name, split, plane, unplane, join)
+		var t tree
+		t.plan(histogram(top))
+		t.start(n)
+		down := gbps(len(raw), func() {
+			for i := range t.inner {
+				t.nodes[i].pos = uint64(i * (n/64 + 2) * 64)
+			}
+			k.encodeTree(&t, top)
+		})
+		if err := t.parse(t.append(nil, top), n, 0xff); err != nil {
+			b.Fatal(err)
+		}
+		start := t.nodes
+		up := gbps(len(raw), func() {
+			t.nodes = start
+			k.decodeTree(&t, top)
+		})
+		fmt.Printf("%-9s split %.2f plane %.2f unplane %.2f join %.2f tree encode %.2f decode %.2f GB/s of raw bf16\n",
+			k.name, split, plane, unplane, join, down, up)
 	}
 }

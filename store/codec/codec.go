@@ -20,7 +20,7 @@ const (
 
 // MaxChunk is the largest raw chunk in bytes. It keeps every length of the
 // format within 32 bits and what a decoder allocates within reason.
-const MaxChunk = 1 << 28
+const MaxChunk = 1 << 26
 
 // ErrMalformed marks an encoded chunk that no encoder wrote.
 var ErrMalformed = errors.New("malformed chunk")
@@ -59,6 +59,7 @@ type Encoder struct {
 	split  split
 	zigzag []byte // centred exponents
 	buf    []byte // one compressed plane
+	tree   tree
 }
 
 // NewEncoder returns an encoder for values of dtype (bf16, fp16, fp32, fp8).
@@ -90,7 +91,7 @@ func (e *Encoder) Encode(dst, raw []byte) (out []byte, used ID, err error) {
 	case e.codec == Planes:
 		out, err = e.appendPlanes(dst, raw)
 	case e.codec == Dense:
-		out, err = e.appendPlanes(dst, raw)
+		out, err = e.appendDense(dst, raw)
 	}
 	if err != nil {
 		return dst, Raw, fmt.Errorf("encode chunk as %v: %w", e.codec, err)
@@ -119,6 +120,8 @@ type Decoder struct {
 	k      kernels
 	split  split
 	planes []byte
+	low    []byte // mantissa bits of the top bytes
+	tree   tree
 }
 
 // NewDecoder returns a decoder for values of dtype.
@@ -161,6 +164,9 @@ func (d *Decoder) decode(dst, enc []byte, c ID) error {
 	case Planes, Dense:
 		if len(dst)%d.layout.width != 0 {
 			return fmt.Errorf("%w: no whole number of %d-byte values", ErrMalformed, d.layout.width)
+		}
+		if c == Dense {
+			return d.decodeDense(dst, enc)
 		}
 		return d.decodePlanes(dst, enc)
 	}

@@ -22,10 +22,24 @@ type kernels struct {
 
 	// unplane is the inverse of plane.
 	unplane func(dst, src []byte, mask, base byte)
+
+	// encodeTree and decodeTree send symbols down a tree and up again. top
+	// has room up to the next multiple of 64 bytes, in which decodeTree may
+	// leave anything.
+	encodeTree func(t *tree, top []byte)
+	decodeTree func(t *tree, top []byte)
 }
 
 func portableKernels() kernels {
-	return kernels{name: "portable", split: splitGo, join: joinGo, plane: planeGo, unplane: unplaneGo}
+	return kernels{
+		name:       "portable",
+		split:      splitGo,
+		join:       joinGo,
+		plane:      planeGo,
+		unplane:    unplaneGo,
+		encodeTree: encodeTreeGo,
+		decodeTree: decodeTreeGo,
+	}
 }
 
 const (

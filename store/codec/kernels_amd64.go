@@ -14,23 +14,39 @@ func fastKernels() kernels {
 }
 
 func avx2Kernels() kernels {
-	return kernels{
+	k := kernels{
 		name:    "avx2",
 		split:   splitBlocks(splitAVX2),
 		join:    joinBlocks(joinAVX2),
 		plane:   planeBlocks(planeAVX2),
 		unplane: unplaneBlocks(unplaneAVX2),
+
+		encodeTree: encodeTreeGo,
+		decodeTree: decodeTreeGo,
 	}
+	if fastPDEP() {
+		k.encodeTree = walkTree(encodeTreeAVX2, false)
+		k.decodeTree = walkTree(decodeTreeAVX2, true)
+	}
+	return k
 }
 
 func avx512Kernels() kernels {
-	return kernels{
+	k := kernels{
 		name:    "avx512",
 		split:   splitBlocks(splitAVX512),
 		join:    joinBlocks(joinAVX512),
 		plane:   planeBlocks(planeAVX512),
 		unplane: unplaneBlocks(unplaneAVX512),
+
+		encodeTree: encodeTreeGo,
+		decodeTree: decodeTreeGo,
 	}
+	if fastPDEP() {
+		k.encodeTree = walkTree(encodeTreeAVX512, false)
+		k.decodeTree = walkTree(decodeTreeAVX512, false)
+	}
+	return k
 }
 
 // The assembly works on whole blocks of 64 values; n counts values and is a

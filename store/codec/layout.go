@@ -39,7 +39,7 @@ type split struct {
 }
 
 func (s *split) resize(l layout, n int) {
-	s.top = grow(s.top, n)
+	s.top = grow(s.top, (n+63)&^63)[:n] // decodeTree writes by 64
 	s.low = grow(s.low, n*l.low)
 	s.tail = grow(s.tail, n*l.tail)
 	if l.tail > 0 {

@@ -17,6 +17,9 @@ import (
 // segments returns how many segments a chunk has.
 func (l layout) segments() int { return 8 + l.low + l.tail/2 }
 
+// plainSegments returns how many of them hold no exponent bits.
+func (l layout) plainSegments() int { return l.segments() - 8 + int(l.expShift) }
+
 func (e *Encoder) appendPlanes(dst, raw []byte) ([]byte, error) {
 	l := e.layout
 	e.split.take(e.k, l, raw)
@@ -120,18 +123,10 @@ func (d *Decoder) decodePlanes(dst, enc []byte) error {
 	d.split.resize(l, n)
 	d.planes = grow(d.planes, 8*size)
 	for i := range l.segments() {
-		var seg []byte
-		switch {
-		case i < 8:
-			seg = d.planes[i*size : (i+1)*size]
-		case i == 8:
-			seg = d.split.low
-		default:
-			seg = d.split.tail
-		}
+		seg := d.segment(i, size)
 		m := binary.LittleEndian.Uint32(lens[4*i:])
-		if uint64(m) > uint64(len(enc)) || int(m) > len(seg) {
-			return fmt.Errorf("%w: segment %d has %d bytes, %d are left and %d are possible", ErrMalformed, i, m, len(enc), len(seg))
+		if uint64(m) > uint64(len(enc)) {
+			return fmt.Errorf("%w: segment %d has %d bytes, %d are left", ErrMalformed, i, m, len(enc))
 		}
 		if err := decodeSegment(seg, enc[:m]); err != nil {
 			return fmt.Errorf("segment %d: %w", i, err)
@@ -146,12 +141,25 @@ func (d *Decoder) decodePlanes(dst, enc []byte) error {
 	return nil
 }
 
-// decodeSegment fills seg; src is not longer than it.
+// segment returns the room for segment i.
+func (d *Decoder) segment(i, size int) []byte {
+	switch {
+	case i < 8:
+		return d.planes[i*size : (i+1)*size]
+	case i == 8:
+		return d.split.low
+	}
+	return d.split.tail
+}
+
+// decodeSegment fills seg.
 func decodeSegment(seg, src []byte) error {
-	switch len(src) {
-	case 0:
+	switch {
+	case len(src) > len(seg):
+		return fmt.Errorf("%w: %d bytes for a segment of %d", ErrMalformed, len(src), len(seg))
+	case len(src) == 0:
 		clear(seg)
-	case len(seg):
+	case len(src) == len(seg):
 		copy(seg, src)
 	default:
 		return unLZ4(seg, src)
