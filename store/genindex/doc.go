@@ -5,7 +5,7 @@
 // holds its states, and the table of the entries of a generation's own blobs. A
 // plan is such a file before anything is extracted (plans/NNNNNN.ebi, and
 // generations/NNNNNN/plan.ebi); a sealed generation's index.ebi is the same with
-// quarantined samples taken out.
+// the positions of quarantined samples taken out; entries keep their numbers.
 //
 // # Layout
 //
