@@ -3,6 +3,8 @@ package store
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,10 +64,16 @@ func appendStep(b []byte, s step) []byte {
 		b = append(b, ']')
 	}
 	b = append(b, ']')
-	sum := xxhash.Sum64(b[first:])
+	body := b[first:]
 	b = append(b, sumMark...)
-	b = fmt.Appendf(b, "%016x", sum)
+	b = appendSum(b, body)
 	return append(b, "\"}\n"...)
+}
+
+func appendSum(b, body []byte) []byte {
+	var sum [8]byte
+	binary.BigEndian.PutUint64(sum[:], xxhash.Sum64(body))
+	return hex.AppendEncode(b, sum[:])
 }
 
 // appendString appends s as a JSON string.
@@ -100,9 +108,9 @@ func parseStep(line []byte) (step, error) {
 	if !bytes.HasPrefix(tail, []byte(sumMark)) || !bytes.HasSuffix(tail, []byte(`"}`)) {
 		return s, fmt.Errorf("%w: no checksum at its end", errSum)
 	}
-	hex := tail[len(sumMark) : len(sumMark)+16]
-	if want := fmt.Sprintf("%016x", xxhash.Sum64(body)); want != string(hex) {
-		return s, fmt.Errorf("%w: checksum is %s, should be %s", errSum, hex, want)
+	sum := tail[len(sumMark) : len(sumMark)+16]
+	if want := appendSum(nil, body); !bytes.Equal(sum, want) {
+		return s, fmt.Errorf("%w: checksum is %s, should be %s", errSum, sum, want)
 	}
 	p := parser{b: body}
 	p.lit(`{"seq":`)
@@ -179,19 +187,22 @@ func (p *parser) raw() (s []byte, escaped bool) {
 	if p.err != nil {
 		return nil, false
 	}
-	for j := p.i; j < len(p.b); j++ {
-		switch p.b[j] {
-		case '\\':
-			escaped = true
-			j++
-		case '"':
+	for j := p.i; ; j++ {
+		n := bytes.IndexByte(p.b[j:], '"')
+		if n < 0 {
+			p.fail("string without an end")
+			return nil, false
+		}
+		slashes := 0
+		for ; slashes < n && p.b[j+n-1-slashes] == '\\'; slashes++ {
+		}
+		j += n
+		if slashes%2 == 0 {
 			s = p.b[p.i:j]
 			p.i = j + 1
-			return s, escaped
+			return s, bytes.IndexByte(s, '\\') >= 0
 		}
 	}
-	p.fail("string without an end")
-	return nil, false
 }
 
 func (p *parser) str() string {

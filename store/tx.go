@@ -91,3 +91,25 @@ func (tx *Tx) Next(seq string) (uint32, error) {
 	}
 	return n + 1, tx.put(bucketSeqs, seq, n+1)
 }
+
+// DeleteBlobs removes the rows of the blobs and of the quarantined entries of
+// a generation whose files are gone, so that the ledger does not keep growing
+// from night to night.
+func (tx *Tx) DeleteBlobs(gen uint32) error {
+	for _, bucket := range []string{bucketBlobs, bucketQuarantine} {
+		var keys []string
+		err := tx.o.scan(bucket, idKey(gen)+"/", func(k string, _ []byte) error {
+			keys = append(keys, k)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, k := range keys {
+			if err := tx.del(bucket, k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

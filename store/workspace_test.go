@@ -234,7 +234,7 @@ func TestDeletes(t *testing.T) {
 	w := storetest.MustInit(t)
 	update(t, w, fill)
 	update(t, w, func(tx *store.Tx) error {
-		err := errors.Join(tx.DeleteDataset("zwei"), tx.ClearAcceptance(), tx.PutValue("probe/a", nil), tx.PutValue("never", nil))
+		err := errors.Join(tx.DeleteDataset("zwei"), tx.ClearAcceptance(), tx.PutValue("probe/a", nil), tx.PutValue("never", nil), tx.DeleteBlobs(1))
 		if _, ok, _ := tx.Acceptance(); ok {
 			t.Error("acceptance still there in the transaction")
 		}
@@ -244,6 +244,14 @@ func TestDeletes(t *testing.T) {
 		ds, err := r.Datasets()
 		if len(ds) != 1 || err != nil {
 			t.Errorf("datasets %v, error %v", ds, err)
+		}
+		for gen, want := range map[uint32]int{1: 0, 2: 1} {
+			if bs, err := r.Blobs(gen); len(bs) != want || err != nil {
+				t.Errorf("generation %d: blobs %v, error %v", gen, bs, err)
+			}
+		}
+		if qs, err := r.Quarantine(1); len(qs) > 0 || err != nil {
+			t.Errorf("quarantine %v, error %v", qs, err)
 		}
 		for _, k := range []string{"probe/a", "never"} {
 			if _, ok, err := r.Value(k); ok || err != nil {
