@@ -1,0 +1,402 @@
+package extract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"eaglebatch/extract/backend"
+	"eaglebatch/internal/fault"
+	"eaglebatch/internal/fsx"
+	"eaglebatch/internal/progress"
+	"eaglebatch/store"
+	"eaglebatch/store/blob"
+	"eaglebatch/store/genindex"
+)
+
+// Names of a generation's indexes.
+const (
+	planName  = "plan.ebi"
+	indexName = "index.ebi"
+	headName  = "target_head.safetensors"
+)
+
+// Run extracts what the plan in force still lacks and seals the generation.
+func Run(ctx context.Context, ws *store.Workspace, o Options, rep progress.Reporter) (res Result, err error) {
+	if o, err = o.withDefaults(); err != nil {
+		return Result{}, err
+	}
+	r := &run{
+		o: o, ws: ws, fs: ws.FS(), rep: rep,
+		open: map[int][]*job{}, claimed: map[int]bool{}, sealed: map[int]bool{},
+		trouble: map[entryKey]*trouble{}, streak: map[entryKey]bool{},
+	}
+	r.cond = sync.NewCond(&r.mu)
+	if err := r.openPlan(); err != nil {
+		return Result{}, err
+	}
+	if r.gen.State == store.GenSealed {
+		return Result{Generation: r.gen, Sealed: true}, nil
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.openGeneration(ctx); err != nil {
+		return Result{}, err
+	}
+	rep.Start(progress.Phase{Name: store.PhaseExtract, Unit: unit, Done: r.gen.Distinct + r.gen.Quarantined, Total: r.cost.entries})
+	defer rep.Finish()
+	if err := r.extract(ctx); err != nil {
+		return Result{Generation: r.row()}, err
+	}
+	if !r.allSealed() {
+		return Result{Generation: r.row(), Stopped: true}, nil
+	}
+	if err := r.seal(ctx); err != nil {
+		return Result{Generation: r.row()}, err
+	}
+	return Result{Generation: r.gen, Sealed: true}, nil
+}
+
+// Abandon gives up the generation that the plan in force was being extracted
+// to, or was extracted to, so that the next Run begins a new one.
+func Abandon(ctx context.Context, ws *store.Workspace) error {
+	return ws.Update(ctx, "abandon", func(tx *store.Tx) error {
+		p, ok, err := tx.Plan()
+		if err != nil || !ok || p.Generation == 0 {
+			return err
+		}
+		g, ok, err := tx.Generation(p.Generation)
+		if err != nil {
+			return err
+		}
+		if ok && g.State == store.GenBuilding {
+			g.State, g.Changed = store.GenAbandoned, time.Now().UTC()
+			if err := tx.PutGeneration(g); err != nil {
+				return err
+			}
+		}
+		p.Generation = 0
+		return tx.PutPlan(p)
+	})
+}
+
+// openPlan reads the plan in force and the generation that it belongs to, if
+// there is one.
+func (r *run) openPlan() error {
+	return r.ws.View(func(rd store.Reader) error {
+		var ok bool
+		var err error
+		if r.plan, ok, err = rd.Plan(); err != nil {
+			return err
+		}
+		if !ok {
+			return errors.New("extract: there is no plan: make one first")
+		}
+		if r.plan.Generation == 0 {
+			return nil
+		}
+		g, ok, err := rd.Generation(r.plan.Generation)
+		if ok && (g.State == store.GenBuilding || g.State == store.GenSealed) {
+			r.gen = g
+		}
+		return err
+	})
+}
+
+// row returns the generation as the ledger has it.
+func (r *run) row() store.GenerationRow {
+	g := r.gen
+	_ = r.ws.View(func(rd store.Reader) error { // on an error the older row serves
+		if now, ok, err := rd.Generation(r.gen.ID); err == nil && ok {
+			g = now
+		}
+		return nil
+	})
+	return g
+}
+
+func (r *run) close() error {
+	var errs []error
+	if r.src != nil {
+		errs = append(errs, r.src.Close())
+	}
+	if r.idx != nil {
+		errs = append(errs, r.idx.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// openGeneration creates or resumes the generation: row, directory, plan.
+func (r *run) openGeneration(ctx context.Context) error {
+	idx, err := genindex.Open(r.ws.PlanPath(r.plan.ID))
+	if err != nil {
+		return err
+	}
+	r.idx = idx
+	if err := idx.Verify(); err != nil {
+		return err
+	}
+	r.measure()
+	if r.gen.ID == 0 {
+		if err := r.newGeneration(ctx); err != nil {
+			return err
+		}
+	}
+	r.dir = r.ws.GenerationDir(r.gen)
+	if err := r.fs.Point(fault.ExtractBegin); err != nil {
+		return err
+	}
+	if err := r.fs.MkdirAll(r.dir); err != nil {
+		return err
+	}
+	if _, err := r.fs.SweepTemp(r.dir); err != nil {
+		return err
+	}
+	if err := genindex.CreateLease(r.fs, r.dir); err != nil {
+		return err
+	}
+	if err := r.copyPlan(); err != nil {
+		return err
+	}
+	r.meta = r.blobsMeta()
+	if r.vals, err = valuesOf(r.meta.DType); err != nil {
+		return err
+	}
+	sp, err := fsx.SpaceAt(r.dir)
+	if err != nil {
+		return err
+	}
+	r.keep = r.o.Reserve.Of(sp.Total)
+	return r.loadProgress(ctx)
+}
+
+// blobsMeta is the header of own blobs.
+func (r *run) blobsMeta() blob.Meta {
+	m := r.idx.Meta()
+	b := m.Blob
+	b.Generation, b.Blob = r.gen.ID, 0
+	if len(b.Datasets) == 0 {
+		b.Datasets = m.Datasets
+	}
+	return b
+}
+
+// measure goes over the plan once for what scheduling needs.
+func (r *run) measure() {
+	m := r.idx.Meta().Blob
+	r.cost.tokenBytes = len(m.Layers) * m.RowBytes()
+	r.cost.positions = make([]int64, r.idx.Blobs())
+	for no := range r.idx.Blobs() {
+		r.cost.entries += int64(r.idx.BlobEntries(no))
+	}
+	needs := map[uint32]bool{}
+	for i := range r.idx.Positions() {
+		p := r.idx.Position(i)
+		if p.Gen == 0 {
+			r.cost.positions[p.Blob]++
+			continue
+		}
+		r.cost.reused++
+		needs[p.Gen] = true
+	}
+	r.gen.Needs = nil
+	for id := range needs {
+		r.gen.Needs = append(r.gen.Needs, id)
+	}
+	slices.Sort(r.gen.Needs)
+}
+
+// newGeneration enters the generation into the ledger. Others that are still
+// being built belong to plans no longer in force: nobody will go on with them.
+func (r *run) newGeneration(ctx context.Context) error {
+	return r.ws.Update(ctx, "new generation", func(tx *store.Tx) error {
+		gens, err := tx.Generations()
+		if err != nil {
+			return err
+		}
+		id, err := tx.Next("generation")
+		if err != nil {
+			return err
+		}
+		now := time.Now().UTC()
+		g := store.GenerationRow{
+			ID: id, Name: r.o.Name, Origin: "made", State: store.GenBuilding, Kind: r.o.Kind,
+			Path: filepath.Join("generations", fmt.Sprintf("%06d", id)), Plan: r.plan.ID,
+			Identity: r.o.Identity, Needs: r.gen.Needs, Created: now, Changed: now,
+			Synthetic: r.idx.Meta().Blob.Synthetic,
+		}
+		if g.Name == "" {
+			g.Name = fmt.Sprintf("gen-%06d", id)
+		}
+		if g.Kind == "" {
+			g.Kind = r.plan.Kind
+		}
+		if g.Kind == "" {
+			g.Kind = "states"
+		}
+		if g.Identity == nil {
+			g.Identity = r.plan.Identity
+		}
+		for _, old := range gens {
+			if old.Name == g.Name && old.Path != "" && old.State != store.GenAbandoned {
+				return fmt.Errorf("extract: generation %d is called %q already", old.ID, g.Name)
+			}
+			if old.State == store.GenBuilding {
+				old.State, old.Changed = store.GenAbandoned, now
+				if err := tx.PutGeneration(old); err != nil {
+					return err
+				}
+			}
+		}
+		r.plan.Generation = id
+		r.gen = g
+		return errors.Join(tx.PutGeneration(g), tx.PutPlan(r.plan))
+	})
+}
+
+// copyPlan puts the plan into the generation, where readers look for it.
+func (r *run) copyPlan() error {
+	to := filepath.Join(r.dir, planName)
+	if _, err := os.Stat(to); err == nil {
+		return nil
+	}
+	from, err := os.Open(r.ws.PlanPath(r.plan.ID))
+	if err != nil {
+		return err
+	}
+	err = r.fs.WriteFileAtomic(to, func(w io.Writer) error {
+		_, err := io.Copy(w, from)
+		return err
+	})
+	return errors.Join(r.spaceError(err, r.plan.Samples*40), from.Close())
+}
+
+// loadProgress finds what is committed, adopts what a crash left complete, and
+// lists the rest.
+func (r *run) loadProgress(ctx context.Context) error {
+	var blobs []store.BlobRow
+	err := r.ws.View(func(rd store.Reader) (err error) {
+		blobs, err = rd.Blobs(r.gen.ID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.sense, err = newSense(r)
+	if err != nil {
+		return err
+	}
+	for _, b := range blobs {
+		if int(b.No) >= r.idx.Blobs() {
+			return &store.CorruptError{Path: r.dir, Key: blobName(int(b.No)), Offset: -1, Err: errors.New("the plan has no such blob")}
+		}
+		st, err := os.Stat(r.blobPath(int(b.No)))
+		if err != nil || st.Size() != b.Bytes {
+			return &store.CorruptError{Path: r.blobPath(int(b.No)), Offset: -1, Err: errors.Join(err, fmt.Errorf("committed with %d bytes", b.Bytes)),
+				Hint: "put the file back, or begin the generation anew: --redo extract"}
+		}
+		r.sealed[int(b.No)] = true
+		r.cost.encoded += b.Bytes
+		r.cost.raw += b.RawBytes
+	}
+	for no := range r.idx.Blobs() {
+		if !r.sealed[no] {
+			if err := r.adopt(ctx, no); err != nil {
+				return err
+			}
+		}
+	}
+	r.gen = r.row()
+	r.handed = r.cost.reused
+	for no := range r.idx.Blobs() {
+		if r.sealed[no] {
+			r.handed += r.cost.positions[no]
+		} else {
+			r.todo = append(r.todo, no)
+		}
+	}
+	return nil
+}
+
+// extract computes the blobs that are to do.
+func (r *run) extract(ctx context.Context) error {
+	if len(r.todo) == 0 || r.over() {
+		return nil
+	}
+	if err := r.describe(ctx); err != nil {
+		return err
+	}
+	var err error
+	if r.src, err = openSource(r.ws, r.plan, r.idx.Meta().Datasets, min(r.o.Memory/8, 512<<20), r.failEarly); err != nil {
+		return err
+	}
+	if r.canary, err = newCanary(ctx, r); err != nil {
+		return err
+	}
+	budget := r.o.Memory / 4 / int64(r.info.Slots)
+	for i := range r.info.Slots {
+		r.slots = append(r.slots, &slot{r: r, no: i, credit: newCredit(budget, r.cost.tokenBytes), inflight: map[uint64]*request{}})
+	}
+	return r.extractAll(ctx)
+}
+
+// failEarly ends the run for an error of the sample store, which may come
+// before there is anything to cancel.
+func (r *run) failEarly(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+	}
+	if r.cancel != nil {
+		r.cancel(err)
+	}
+	r.cond.Broadcast()
+}
+
+// describe asks the engine what it is, as long as patience lasts, and compares
+// that with the plan.
+func (r *run) describe(ctx context.Context) error {
+	began := time.Now()
+	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
+		var err error
+		if r.info, err = r.o.Backend.Describe(ctx); err == nil {
+			break
+		}
+		left := r.o.Patience - time.Since(began)
+		if !errors.Is(err, backend.ErrUnavailable) || left <= 0 {
+			return err
+		}
+		r.rep.Waiting(fmt.Sprintf("the engine: %v", err))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.o.Interrupt:
+			return err
+		case <-time.After(min(wait, left)):
+		}
+	}
+	r.rep.Waiting("")
+	i, m := r.info, r.meta
+	name := i.Engine + " " + i.Version
+	switch {
+	case i.Slots < 1:
+		return fmt.Errorf("%s: %d slots", name, i.Slots)
+	case i.Hidden != m.Hidden:
+		return fmt.Errorf("%s: hidden size %d, the plan has %d", name, i.Hidden, m.Hidden)
+	case !slices.Equal(i.Capture, m.Layers):
+		return fmt.Errorf("%s: captures layers %v, the plan has %v", name, i.Capture, m.Layers)
+	case i.DType != m.DType:
+		return fmt.Errorf("%s: gives %s, the plan has %s", name, i.DType, m.DType)
+	case i.Synthetic != m.Synthetic:
+		return fmt.Errorf("%s: made-up values are %t, in the plan %t", name, i.Synthetic, m.Synthetic)
+	case i.Layers == m.Layers[len(m.Layers)-1] && i.LastPreNorm != m.LastPreNorm:
+		return fmt.Errorf("%s: last layer before the final norm is %t, in the plan %t", name, i.LastPreNorm, m.LastPreNorm)
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package extract
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"eaglebatch/extract/backend"
+)
+
+// trouble is what went wrong with a sample so far. Guarded by run.mu.
+type trouble struct {
+	fails   int
+	kills   int
+	verdict string // why it is left out; "": it is not
+}
+
+// maxStreak is how many distinct samples may fail with none that succeeds
+// between, before the engine is taken to be at fault.
+const maxStreak = 8
+
+func (r *run) troubleOf(k entryKey) *trouble {
+	t := r.trouble[k]
+	if t == nil {
+		t = &trouble{}
+		r.trouble[k] = t
+	}
+	return t
+}
+
+// emit takes one chunk from the engine.
+func (x *session) emit(c backend.Chunk) error {
+	x.emitMu.Lock()
+	defer x.emitMu.Unlock()
+	if x.ended {
+		return &errProtocol{errors.New("a chunk after the session's end")}
+	}
+	r, s := x.r, x.s
+	r.mu.Lock()
+	rq := s.inflight[c.ID]
+	x.inEmit = true
+	s.slowest = max(s.slowest, time.Since(s.heard))
+	r.mu.Unlock()
+	err := x.chunk(rq, c)
+	r.mu.Lock()
+	x.inEmit, s.heard = false, time.Now()
+	r.mu.Unlock()
+	return err
+}
+
+func (x *session) chunk(rq *request, c backend.Chunk) error {
+	r := x.r
+	if rq == nil {
+		return &errProtocol{fmt.Errorf("an answer to request %d, which is not in flight", c.ID)}
+	}
+	if c.Err != nil {
+		return x.failed(rq, c.Err)
+	}
+	tb, rows := r.cost.tokenBytes, len(rq.ids)
+	last := c.First+c.Rows == rows
+	switch {
+	case c.Rows <= 0 || c.First != rq.got || c.First+c.Rows > rows:
+		return &errProtocol{fmt.Errorf("rows [%d, %d) of a sample of %d, of which %d had come", c.First, c.First+c.Rows, rows, rq.got)}
+	case len(c.Data) != c.Rows*tb && !last:
+		return &errProtocol{fmt.Errorf("%d bytes for %d rows of %d", len(c.Data), c.Rows, tb)}
+	case len(c.Data) != c.Rows*tb:
+		return x.failed(rq, fmt.Errorf("%d bytes for the last %d rows of %d", len(c.Data), c.Rows, tb))
+	}
+	if rq.bad == nil {
+		rq.bad = x.check(rq, c)
+	}
+	if rq.bad == nil {
+		if err := x.keep(rq, c); err != nil {
+			return err
+		}
+	}
+	rq.got += c.Rows
+	if !last {
+		return nil
+	}
+	if rq.bad != nil {
+		return x.failed(rq, rq.bad)
+	}
+	return x.complete(rq)
+}
+
+// check looks at a chunk's content.
+func (x *session) check(rq *request, c backend.Chunk) error {
+	if c.Echo != nil && !slices.Equal(c.Echo, rq.ids) {
+		return errors.New("the engine used other token ids than it was given")
+	}
+	return x.r.vals.checkRows(c.Data, c.First, x.r.meta.RowBytes(), x.r.meta.Layers)
+}
+
+// keep stores a chunk's rows: in slabs, or in the blob where the sample is too
+// large for them.
+func (x *session) keep(rq *request, c backend.Chunk) error {
+	if rq.job == nil {
+		rq.canary = append(rq.canary, c.Data...)
+		return nil
+	}
+	x.r.sense.gather(rq, c)
+	if rq.stream {
+		if err := rq.job.stream(x.runCtx, rq, c.Data, c.Rows); err != nil {
+			return x.ours(err)
+		}
+		return nil
+	}
+	s, tb := x.s, x.r.cost.tokenBytes
+	at, data := c.First, c.Data
+	for len(data) > 0 {
+		slab, in := at/s.credit.slabRows, at%s.credit.slabRows
+		if slab == len(rq.slabs) {
+			x.r.mu.Lock()
+			rq.slabs = append(rq.slabs, s.credit.slab())
+			x.r.mu.Unlock()
+		}
+		n := copy(rq.slabs[slab][in*tb:], data)
+		data, at = data[n:], at+n/tb
+	}
+	return nil
+}
+
+// complete takes a sample of which all rows came and are good.
+func (x *session) complete(rq *request) error {
+	r, s := x.r, x.s
+	if rq.job == nil {
+		return x.canaryCame(rq)
+	}
+	r.mu.Lock()
+	s.unbook(rq)
+	s.answers++
+	s.tokens += int64(len(rq.ids))
+	clear(r.streak)
+	r.mu.Unlock()
+	r.progress.Store(time.Now().UnixNano())
+	if err := r.sense.submit(x.runCtx, rq); err != nil {
+		return x.ours(err)
+	}
+	if rq.stream {
+		return nil // its rows are in the blob already
+	}
+	return x.ours(rq.job.put(x.runCtx, rq))
+}
+
+// failed takes a sample that ended without (good) rows: it is tried again once,
+// and then left out.
+func (x *session) failed(rq *request, cause error) error {
+	r, s := x.r, x.s
+	if rq.job == nil {
+		return x.canaryFailed(rq, cause)
+	}
+	var se *backend.SampleError
+	permanent := errors.As(cause, &se) && se.Permanent
+	r.mu.Lock()
+	s.unbook(rq)
+	if rq.job.lost {
+		s.credit.back(rq, true)
+		r.mu.Unlock()
+		return nil
+	}
+	key := rq.key()
+	t := r.troubleOf(key)
+	t.fails++
+	r.streak[key] = true
+	streak := len(r.streak)
+	if permanent || t.fails >= 2 {
+		t.verdict = cause.Error()
+	}
+	verdict := t.verdict
+	begun := rq.stream && rq.got > 0
+	rq.got, rq.bad, rq.sense, rq.taken = 0, nil, nil, false
+	s.credit.back(rq, verdict != "" || begun)
+	if verdict == "" && !begun {
+		s.resend = append(s.resend, rq)
+	}
+	r.cond.Broadcast()
+	r.mu.Unlock()
+	if streak >= maxStreak {
+		return x.ours(fmt.Errorf("%d samples in a row failed, the engine is at fault: the last: %w", streak, unavailable(cause)))
+	}
+	name := r.entryName(key)
+	switch {
+	case verdict != "":
+		r.rep.Note("quarantined: %s: %s", name, verdict)
+	default:
+		r.rep.Note("%s: %v; trying again", name, cause)
+	}
+	if begun {
+		return x.ours(rq.job.restart())
+	}
+	if verdict != "" {
+		return x.ours(rq.job.leaveOut(x.runCtx, rq.entry, verdict))
+	}
+	return nil
+}
+
+// entryName names a sample for people.
+func (r *run) entryName(k entryKey) string {
+	e := r.idx.Entry(k.blob, k.entry)
+	return fmt.Sprintf("%s sample %d", r.meta.Datasets[e.Dataset], e.Sample)
+}

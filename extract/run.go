@@ -1,0 +1,220 @@
+package extract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"eaglebatch/extract/backend"
+	"eaglebatch/internal/fsx"
+	"eaglebatch/internal/progress"
+	"eaglebatch/store"
+	"eaglebatch/store/blob"
+	"eaglebatch/store/genindex"
+)
+
+// run is everything that one call of Run knows.
+type run struct {
+	o      Options
+	ws     *store.Workspace
+	fs     *fsx.FS
+	rep    progress.Reporter
+	info   backend.Info
+	plan   store.PlanRow
+	gen    store.GenerationRow
+	dir    string // of the generation
+	idx    *genindex.File
+	meta   blob.Meta // of own blobs, Blob apart
+	vals   values
+	src    *source
+	sense  *sense
+	canary *canary
+	keep   int64 // bytes of the volume that stay free
+	cost   costs
+
+	cancel   context.CancelCauseFunc // ends everything at once
+	commits  sync.WaitGroup
+	progress atomic.Int64 // unix ns of the last sample that came
+
+	mu      sync.Mutex
+	cond    *sync.Cond // something below changed
+	err     error      // the first one that ends the run
+	halt    bool       // hand out no further blob
+	todo    []int      // blobs that nobody makes, ascending
+	handed  int64      // positions of committed blobs and of those handed out
+	open    map[int][]*job
+	claimed map[int]bool
+	sealed  map[int]bool // committed
+	slots   []*slot
+	trouble map[entryKey]*trouble
+	streak  map[entryKey]bool // samples that failed since the last one that did not
+	nextID  uint64
+	booked  time.Duration // engine time that the ledger has
+}
+
+// costs are the numbers of a blob that scheduling needs.
+type costs struct {
+	tokenBytes int
+	positions  []int64 // of each blob
+	reused     int64   // positions that older generations serve
+	entries    int64   // distinct samples to compute
+	encoded    int64   // bytes of committed blobs
+	raw        int64   // and of the states in them
+}
+
+// fail ends the run with err, the first one given.
+func (r *run) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failLocked(err)
+}
+
+func (r *run) failLocked(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+	r.cancel(err)
+	r.cond.Broadcast()
+}
+
+// stop hands out no further blob.
+func (r *run) stop() {
+	r.mu.Lock()
+	r.halt = true
+	r.cond.Broadcast()
+	r.mu.Unlock()
+}
+
+// extractAll runs all slots until every blob is sealed, or no more may be.
+func (r *run) extractAll(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r.cancel = cancel
+	defer context.AfterFunc(ctx, func() {
+		r.mu.Lock()
+		r.cond.Broadcast()
+		r.mu.Unlock()
+	})()
+	r.progress.Store(time.Now().UnixNano())
+
+	var wg, aside sync.WaitGroup
+	asideCtx, asideStop := context.WithCancel(ctx)
+	aside.Go(func() { r.watchStops(asideCtx) })
+	aside.Go(func() { r.gauges(asideCtx) })
+	r.sense.start(ctx, &aside, r.fail)
+	for _, s := range r.slots {
+		wg.Go(func() { s.loop(ctx) })
+	}
+	wg.Wait()
+	r.commits.Wait()
+	asideStop()
+	r.sense.stop()
+	aside.Wait()
+	err := r.dropAll()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+	}
+	if r.err == nil && !errors.Is(context.Cause(ctx), errGrace) {
+		r.err = ctx.Err()
+	}
+	return r.err
+}
+
+var errGrace = errors.New("open blobs dropped after the grace period")
+
+// watchStops obeys Interrupt and Until.
+func (r *run) watchStops(ctx context.Context) {
+	var until <-chan time.Time
+	if !r.o.Until.IsZero() {
+		t := time.NewTimer(time.Until(r.o.Until))
+		defer t.Stop()
+		until = t.C
+	}
+	interrupt := r.o.Interrupt
+	var grace <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-until:
+			until = nil
+			r.rep.Note("the time is up: finishing the open blobs")
+			r.stop()
+		case <-interrupt:
+			interrupt = nil
+			r.rep.Note("interrupted: finishing the open blobs (at most %s)", r.o.Grace)
+			r.stop()
+			t := time.NewTimer(r.o.Grace)
+			defer t.Stop()
+			grace = t.C
+		case <-grace:
+			r.rep.Note("grace period over: dropping the open blobs")
+			r.cancel(errGrace)
+			return
+		}
+	}
+}
+
+// dropAll aborts what is still open when all slots have ended.
+func (r *run) dropAll() error {
+	r.mu.Lock()
+	var jobs []*job
+	for _, js := range r.open {
+		jobs = append(jobs, js...)
+	}
+	r.mu.Unlock()
+	var errs []error
+	for _, j := range jobs {
+		errs = append(errs, j.drop())
+	}
+	return errors.Join(errs...)
+}
+
+// room fails unless need raw bytes more will fit, encoded as well as those
+// before.
+func (r *run) room(need int64) error {
+	r.mu.Lock()
+	if r.cost.raw > 0 {
+		need = int64(float64(need) * min(1, float64(r.cost.encoded)/float64(r.cost.raw)))
+	}
+	r.mu.Unlock()
+	return store.CheckSpace(r.dir, need, r.keep)
+}
+
+// engineTime is the time that slots were busy and the ledger does not know of
+// yet, in seconds; the ledger is then told. Held: run.mu.
+func (r *run) engineTime() float64 {
+	var all time.Duration
+	for _, s := range r.slots {
+		all += s.busyFor(time.Now())
+	}
+	d := all - r.booked
+	r.booked = all
+	return d.Seconds()
+}
+
+// spaceError tells a full disk apart from other errors of writing.
+func (r *run) spaceError(err error, need int64) error {
+	if err == nil || errors.Is(err, store.ErrDiskFull) ||
+		!errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	se := &store.SpaceError{Path: r.dir, Need: need, Keep: r.keep}
+	if sp, serr := fsx.SpaceAt(r.dir); serr == nil {
+		se.Free = sp.Free
+	}
+	return fmt.Errorf("%w (%w)", se, err)
+}
+
+// allSealed reports whether every blob is committed.
+func (r *run) allSealed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.sealed) == r.idx.Blobs()
+}

@@ -1,0 +1,264 @@
+package extract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"eaglebatch/extract/backend"
+)
+
+// slot is one independent engine. All but no and credit's sizes is guarded by
+// run.mu.
+type slot struct {
+	r        *run
+	no       int
+	credit   *credit
+	jobs     []*job
+	resend   []*request // to be sent again; they keep their credit
+	inflight map[uint64]*request
+	alone    *request // nothing may be sent beside it
+	down     bool     // between two sessions
+	heard    time.Time
+	drained  bool
+	busy     time.Time     // since when requests are in flight; zero: none are
+	busyTime time.Duration // before that
+	slowest  time.Duration // longest silence before an answer
+	canaryAt time.Time     // when the next one is due
+	tokens   int64         // answered
+	rate     float64       // tokens a second while busy, moving
+	answers  int64         // samples that came in this session
+}
+
+// errDrained takes a slot out of the run; the others go on.
+type errDrained struct{ err error }
+
+func (e *errDrained) Error() string { return e.err.Error() }
+func (e *errDrained) Unwrap() error { return e.err }
+
+// errProtocol is an answer that no request explains.
+type errProtocol struct{ err error }
+
+func (e *errProtocol) Error() string { return "the engine broke the protocol: " + e.err.Error() }
+func (e *errProtocol) Unwrap() error { return e.err }
+
+const (
+	firstBackoff = 250 * time.Millisecond
+	lastBackoff  = 30 * time.Second
+	maxBroken    = 8 // protocol errors of one slot
+)
+
+// loop runs sessions until there is nothing left for this slot.
+func (s *slot) loop(ctx context.Context) {
+	failures, broken := 0, 0
+	for ctx.Err() == nil {
+		err := s.session(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		var proto *errProtocol
+		if errors.As(err, &proto) {
+			if broken++; broken >= maxBroken {
+				err = &errDrained{fmt.Errorf("slot %d: %w; %d times now: %w", s.no, err, broken, backend.ErrUnavailable)}
+			}
+		}
+		var drained *errDrained
+		if errors.As(err, &drained) {
+			s.drain(drained.err)
+			return
+		}
+		if s.took() > 0 {
+			failures = 0
+		}
+		failures++
+		if !s.wait(ctx, failures, err) {
+			return
+		}
+	}
+}
+
+func (s *slot) took() int64 {
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	return s.answers
+}
+
+// wait backs off after a failed session. It returns false when there is nothing
+// to come back for.
+func (s *slot) wait(ctx context.Context, failures int, cause error) bool {
+	r := s.r
+	idle := time.Since(time.Unix(0, r.progress.Load()))
+	if idle >= r.o.Patience {
+		r.fail(unavailable(fmt.Errorf("slot %d: nothing came for %s: %w", s.no, idle.Round(time.Second), cause)))
+		return false
+	}
+	d := min(lastBackoff, firstBackoff<<min(failures-1, 10), r.o.Patience-idle+time.Millisecond)
+	r.rep.Note("slot %d: %v; trying again in %s", s.no, cause, d.Round(time.Millisecond))
+	r.rep.Waiting(fmt.Sprintf("engine of slot %d", s.no))
+	defer r.rep.Waiting("")
+	t := time.NewTimer(d)
+	defer t.Stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-t.C:
+			return true
+		case <-tick.C:
+			r.mu.Lock()
+			over := r.over()
+			r.mu.Unlock()
+			if over {
+				return false
+			}
+		}
+	}
+}
+
+// unavailable makes err match backend.ErrUnavailable.
+func unavailable(err error) error {
+	if errors.Is(err, backend.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", backend.ErrUnavailable, err)
+}
+
+// drain gives back what the slot holds; the run fails when no slot is left.
+func (s *slot) drain(cause error) {
+	r := s.r
+	r.mu.Lock()
+	jobs := slices.Clone(s.jobs)
+	s.down, s.drained = true, true
+	last := !slices.ContainsFunc(r.slots, func(x *slot) bool { return !x.drained })
+	r.mu.Unlock()
+	r.rep.Note("slot %d is out: %v", s.no, cause)
+	for _, j := range jobs {
+		r.mu.Lock()
+		full := j.full
+		r.mu.Unlock()
+		if full {
+			continue
+		}
+		if err := j.drop(); err != nil {
+			r.fail(err)
+		}
+	}
+	if last {
+		r.fail(unavailable(cause))
+	}
+}
+
+// release gives a request's slabs and credit back.
+func (s *slot) release(rq *request) {
+	s.r.mu.Lock()
+	s.credit.back(rq, true)
+	s.r.cond.Broadcast()
+	s.r.mu.Unlock()
+}
+
+// next waits for the next request to send. It returns nil when there is nothing
+// left to send on this slot, ever.
+func (s *slot) next(ctx context.Context) (*request, error) {
+	r := s.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if rq := s.pick(); rq != nil {
+			return rq, nil
+		}
+		if r.over() && len(s.inflight) == 0 {
+			return nil, nil
+		}
+		r.cond.Wait()
+	}
+}
+
+// pick chooses what to send now, if anything may be. Held: run.mu.
+func (s *slot) pick() *request {
+	r := s.r
+	if s.alone != nil {
+		return nil
+	}
+	if !time.Now().Before(s.canaryAt) {
+		return s.sendCanary()
+	}
+	if len(s.resend) > 0 {
+		rq := s.resend[0]
+		if rq.suspect && len(s.inflight) > 0 {
+			return nil
+		}
+		s.resend = slices.Delete(s.resend, 0, 1)
+		if rq.suspect {
+			s.alone = rq
+		}
+		return s.send(rq)
+	}
+	open := 0
+	for _, j := range s.jobs {
+		if j.lost || j.full {
+			continue
+		}
+		open++
+		if j.next < j.entries {
+			return s.ask(j)
+		}
+	}
+	if open >= maxOpen {
+		return nil
+	}
+	if no, ok := r.take(s); ok {
+		return s.ask(r.begin(s, no))
+	}
+	return nil
+}
+
+// ask makes the request for a job's next entry, if there is credit for it.
+func (s *slot) ask(j *job) *request {
+	n, stream := s.credit.need(int(j.r.idx.Entry(j.no, j.next).Rows))
+	if s.credit.free < n {
+		return nil
+	}
+	s.credit.free -= n
+	rq := &request{job: j, entry: j.next, credit: n, stream: stream}
+	j.next++
+	if stream {
+		s.alone = rq
+	}
+	return s.send(rq)
+}
+
+// send books a request as in flight.
+func (s *slot) send(rq *request) *request {
+	s.r.nextID++
+	rq.id = s.r.nextID
+	if len(s.inflight) == 0 {
+		s.busy = time.Now()
+		s.heard = s.busy
+	}
+	s.inflight[rq.id] = rq
+	return rq
+}
+
+// unbook takes a request out of flight. Held: run.mu.
+func (s *slot) unbook(rq *request) {
+	delete(s.inflight, rq.id)
+	if s.alone == rq {
+		s.alone = nil
+	}
+	if len(s.inflight) == 0 {
+		s.idle()
+	}
+	s.r.cond.Broadcast()
+}
+
+// idle notes that nothing is in flight any more. Held: run.mu.
+func (s *slot) idle() {
+	s.busyTime, s.busy = s.busyFor(time.Now()), time.Time{}
+}
