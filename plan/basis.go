@@ -125,26 +125,6 @@ func (b *Basis) secondsFor(tokens, n int64) float64 {
 	return float64(tokens*n) / use.rate()
 }
 
-// known says whether hours can be foretold.
-func (b *Basis) known() bool { return b.Rate > 0 || len(b.Buckets) > 0 }
-
-// rateFor returns the mean rate over the samples that p computes.
-func (b *Basis) rateFor(p *planner) float64 {
-	if b.Rate > 0 || len(b.Buckets) == 0 {
-		return b.Rate
-	}
-	var seconds float64
-	for i, source := range p.distinct.source {
-		if source == 0 {
-			seconds += b.secondsFor(int64(p.distinct.need[i]), 1)
-		}
-	}
-	if seconds == 0 {
-		return 0
-	}
-	return float64(p.newTokens) / seconds
-}
-
 // detail is what is kept of a plan beside its row.
 type detail struct {
 	Options   Options   `json:"options"`
@@ -209,4 +189,21 @@ func LastProbe(r store.Reader, o Options) (pr ProbeResult, ok bool, err error) {
 		return pr, false, &store.CorruptError{Path: "ledger", Key: key, Offset: -1, Err: err}
 	}
 	return pr, true, nil
+}
+
+// rateFor returns the mean rate over the samples that p computes.
+func (b *Basis) rateFor(p *planner) float64 {
+	if b.Rate > 0 || len(b.Buckets) == 0 {
+		return b.Rate
+	}
+	var seconds float64
+	for i, source := range p.distinct.source {
+		if source == 0 {
+			seconds += b.secondsFor(int64(p.distinct.need[i]), 1)
+		}
+	}
+	if seconds == 0 {
+		return 0
+	}
+	return float64(p.newTokens) / seconds
 }

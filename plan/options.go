@@ -37,11 +37,14 @@ type Options struct {
 	// MaxDatasetTokens bounds the training tokens taken of each dataset: its
 	// first ones in the seeded order. 0: no bound.
 	MaxDatasetTokens int64
-	Reserve          human.Share
-	BlobSize         int64    // raw bytes; 0: chosen
-	Rate             float64  // tokens a second, 0: from a probe or a sealed generation, if any
-	Ratio            float64  // encoded/raw, 0: likewise
-	GCNames          []string // generations a recorded decision deletes first
+	// Limit plans only the first so many positions that are kept, for a proof.
+	// 0: all.
+	Limit    int64
+	Reserve  human.Share
+	BlobSize int64    // raw bytes; 0: chosen
+	Rate     float64  // tokens a second, 0: from a probe or a sealed generation, if any
+	Ratio    float64  // encoded/raw, 0: likewise
+	GCNames  []string // generations a recorded decision deletes first
 }
 
 // withDefaults fills in what was left empty and refuses what makes no sense.
@@ -53,8 +56,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("overlong %q: want truncate, skip or split", o.Overlong)
 	case o.MaxTokens < 0 || o.MaxTokens > 1<<31:
 		return o, fmt.Errorf("max_tokens %d: want 0 (no cap) to %d", o.MaxTokens, 1<<31)
-	case o.BlobSize < 0 || o.MaxDatasetTokens < 0:
-		return o, errors.New("blob_size and max_tokens_per_dataset must not be negative")
+	case o.BlobSize < 0 || o.MaxDatasetTokens < 0 || o.Limit < 0:
+		return o, errors.New("blob_size, limit and max_tokens_per_dataset must not be negative")
 	case blob.DTypeSize(o.Meta.DType) == 0:
 		return o, fmt.Errorf("dtype %q: want bf16, fp16, fp32 or fp8", o.Meta.DType)
 	case o.Meta.Hidden <= 0 || len(o.Meta.Layers) == 0:
@@ -132,6 +135,7 @@ func fingerprint(o Options, order string) []store.Part {
 		{Key: "rows", Value: o.Rows},
 		{Key: "drop", Value: strings.Join(o.Drop, "+")},
 		{Key: "max_tokens_per_dataset", Value: auto(o.MaxDatasetTokens, "none")},
+		{Key: "limit", Value: auto(o.Limit, "none")},
 		{Key: "blob_size", Value: auto(o.BlobSize, "auto")},
 		{Key: "gc", Value: strings.Join(o.GCNames, "+")},
 		{Key: "plan_format", Value: "1"},

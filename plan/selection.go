@@ -84,6 +84,9 @@ func newSelector(c *corpus, o Options, w *windows) (*selector, error) {
 func (s *selector) pass(ctx context.Context, keep func(p place, q piece) error, other func(p place, o outcome)) error {
 	var fail error
 	for p := range s.c.places(ctx, &fail) {
+		if s.o.Limit > 0 && s.planned >= s.o.Limit {
+			break
+		}
 		if s.o.Overlong == Split && s.o.MaxTokens > 0 && int64(p.row.Length) > s.o.MaxTokens && !s.drop[p.set] {
 			if err := s.split(ctx, p, keep, other); err != nil {
 				return err

@@ -1,0 +1,268 @@
+package plan
+
+import (
+	"slices"
+
+	"eaglebatch/store"
+	"eaglebatch/store/blob"
+)
+
+// WhatIfOptions says which alternatives are computed and at what price. The
+// zero value computes the usual ones.
+type WhatIfOptions struct {
+	Caps         []int64    // 0 is no cap; nil: none, 16384, 8192, 4096, 2048 and the plan's
+	Drops        [][]string // nil: nothing, each dataset with at least a tenth of the tokens, and what the plan drops
+	Layers       [][]int    // nil: the plan's, without its last, and its last alone
+	DTypes       []string
+	Rows         []string
+	Codecs       []string
+	GPUs         int     // 0: no GPU hours
+	GPUHourPrice float64 // 0: no cost
+	ExpandTo     int64   // size of the volume, bytes; 0: as it is
+}
+
+// WhatIfRow is one alternative.
+type WhatIfRow struct {
+	MaxTokens int64    `json:"max_tokens"` // 0: no cap
+	Drop      []string `json:"drop"`
+	Layers    []int    `json:"layers"`
+	DType     string   `json:"dtype"`
+	Rows      string   `json:"rows"`
+	Codec     string   `json:"codec"`
+
+	Samples        int64    `json:"samples"`         // positions planned
+	Tokens         int64    `json:"tokens"`          // at those
+	LostTokens     int64    `json:"lost_tokens"`     // to the cap and to drops
+	TouchedSamples int64    `json:"touched_samples"` // cut, emptied, skipped or dropped
+	NewTokens      int64    `json:"new_tokens"`      // to compute, repeats and what is stored already apart
+	RawBytes       int64    `json:"raw_bytes"`
+	ExpectedBytes  *int64   `json:"expected_bytes"` // null where the codec's ratio is not known for the dtype
+	Seconds        *float64 `json:"seconds"`        // null without a rate
+	GPUHours       *float64 `json:"gpu_hours"`
+	Cost           *float64 `json:"cost"`
+
+	Decision store.Decision `json:"decision"`
+	ShortBy  int64          `json:"short_by"`
+	Current  bool           `json:"current"`     // the plan in force
+	Best     bool           `json:"best"`        // fits, perhaps after gc, with the least loss at the plan's shape
+	Approx   bool           `json:"approximate"` // rows are selected by masks that were not read
+}
+
+// WhatIf computes every combination of the alternatives, from the lengths
+// alone. Samples above a cap are treated as the plan treats them (split counts
+// as truncate: splitting keeps all tokens but those of empty windows).
+func WhatIf(rep Report, o WhatIfOptions) []WhatIfRow {
+	o = o.withDefaults(rep)
+	var out []WhatIfRow
+	for _, drop := range o.Drops {
+		for _, limit := range o.Caps {
+			for _, layers := range o.Layers {
+				for _, dtype := range o.DTypes {
+					for _, rows := range o.Rows {
+						for _, codec := range o.Codecs {
+							row := WhatIfRow{MaxTokens: limit, Drop: drop, Layers: layers, DType: dtype, Rows: rows, Codec: codec}
+							out = append(out, rep.evaluate(row, o))
+						}
+					}
+				}
+			}
+		}
+	}
+	markBest(rep, out)
+	return out
+}
+
+func (o WhatIfOptions) withDefaults(rep Report) WhatIfOptions {
+	p := rep.Plan
+	if o.Caps == nil {
+		o.Caps = []int64{0, 16384, 8192, 4096, 2048}
+		if !slices.Contains(o.Caps, p.MaxTokens) {
+			o.Caps = append(o.Caps, p.MaxTokens)
+		}
+	}
+	if o.Drops == nil {
+		o.Drops = [][]string{{}}
+		for _, d := range rep.Datasets {
+			if d.Share >= 0.1 && len(rep.Datasets) > 1 {
+				o.Drops = append(o.Drops, []string{d.Name})
+			}
+		}
+		if !slices.ContainsFunc(o.Drops, func(d []string) bool { return slices.Equal(d, p.Drop) }) {
+			o.Drops = append(o.Drops, p.Drop)
+		}
+	}
+	if o.Layers == nil {
+		n := len(p.Layers)
+		o.Layers = [][]int{p.Layers}
+		if n > 1 {
+			o.Layers = append(o.Layers, p.Layers[:n-1], p.Layers[n-1:])
+		}
+	}
+	if o.DTypes == nil {
+		o.DTypes = []string{"fp32", "bf16", "fp16", "fp8"}
+	}
+	if o.Rows == nil {
+		o.Rows = []string{blob.RowsAll, blob.RowsLastSupervised, blob.RowsCutTail, blob.RowsBoth}
+	}
+	if o.Codecs == nil {
+		o.Codecs = []string{"raw", "lz4", "lz4-planes", "dense"}
+		if !slices.Contains(o.Codecs, p.Codec) {
+			o.Codecs = append(o.Codecs, p.Codec)
+		}
+	}
+	return o
+}
+
+// evaluate fills in one row.
+func (rep *Report) evaluate(row WhatIfRow, o WhatIfOptions) WhatIfRow {
+	p := rep.Plan
+	same := slices.Equal(row.Layers, p.Layers) && row.DType == p.DType && row.Rows == p.Rows
+	u := rep.use(row.MaxTokens, row.Drop, row.Rows, same)
+	row.Samples, row.Tokens, row.LostTokens, row.TouchedSamples, row.NewTokens = u.samples, u.tokens, u.lost, u.touched, u.fresh
+	rowBytes := int64(blob.Meta{Hidden: p.Hidden, DType: row.DType}.RowBytes())
+	row.RawBytes = rowBytes * (u.lastRows + int64(len(row.Layers)-1)*u.otherRows)
+	need := row.RawBytes
+	switch {
+	case row.Codec == "raw":
+		row.ExpectedBytes = &need
+	case row.Codec == p.Codec && row.DType == p.DType && p.Ratio > 0:
+		n := int64(p.Ratio * float64(row.RawBytes))
+		row.ExpectedBytes, need = &n, n
+	}
+	if u.seconds > 0 || u.fresh == 0 {
+		row.Seconds = &u.seconds
+		if o.GPUs > 0 {
+			h := u.seconds / 3600 * float64(o.GPUs)
+			row.GPUHours = &h
+			if o.GPUHourPrice > 0 {
+				c := h * o.GPUHourPrice
+				row.Cost = &c
+			}
+		}
+	}
+	row.Decision, row.ShortBy = decide(need, rep.room(o.ExpandTo), rep.Room.Reclaimable)
+	row.Current = same && row.MaxTokens == p.MaxTokens && slices.Equal(row.Drop, p.Drop) && row.Codec == p.Codec
+	row.Approx = selects(row.Rows)
+	return row
+}
+
+// room is what may be written, on the volume as it is or expanded. A reserve
+// that is a share of the volume grows with it.
+func (rep *Report) room(expandTo int64) int64 {
+	m := rep.Room
+	if expandTo == 0 {
+		return m.Free - m.Reserve
+	}
+	return m.Free + expandTo - m.Total - rep.options.Reserve.Of(expandTo)
+}
+
+// use is what an alternative keeps and computes.
+type use struct {
+	samples, tokens, lost, touched int64 // positions
+	fresh                          int64 // tokens to compute
+	lastRows, otherRows            int64
+	seconds                        float64
+}
+
+// use adds up what a cap and drops leave. With same, what older generations
+// hold for the plan in force need not be computed again; under a higher cap
+// than the plan's it may have to be, and counts.
+func (rep *Report) use(limit int64, drop []string, rows string, same bool) use {
+	var u use
+	skip := rep.Plan.Overlong == Skip
+	reusable := same && (rep.Plan.MaxTokens == 0 || limit > 0 && limit <= rep.Plan.MaxTokens)
+	for i := range rep.study.sets {
+		s := &rep.study.sets[i]
+		all, tokens := s.positions.length.all()
+		if slices.Contains(drop, rep.study.names[i]) {
+			u.lost += tokens
+			u.touched += all
+			continue
+		}
+		c := s.positions.at(limit, skip)
+		u.samples += c.samples
+		u.tokens += c.tokens
+		u.lost += tokens - c.tokens
+		u.touched += c.truncated + c.emptied + c.skipped
+		u.compute(&s.fresh, &rep.Basis, limit, skip, rows)
+		if !reusable {
+			u.compute(&s.stored, &rep.Basis, limit, skip, rows)
+		}
+	}
+	return u
+}
+
+func (u *use) compute(l *lengths, b *Basis, limit int64, skip bool, rows string) {
+	last, others := l.rows(limit, skip, selectionOf(rows))
+	u.lastRows += last
+	u.otherRows += others
+	u.fresh += l.at(limit, skip).tokens
+	u.seconds += l.seconds(b, limit, skip)
+}
+
+// seconds foretells the time for a set of samples under a cap.
+func (l *lengths) seconds(b *Basis, limit int64, skip bool) float64 {
+	c := l.at(limit, skip)
+	if len(b.Buckets) == 0 || b.Rate > 0 {
+		return b.secondsFor(c.tokens, 1)
+	}
+	if limit == 0 {
+		limit = noCap
+	}
+	var total float64
+	var before int64
+	for i, k := range b.Buckets {
+		to := min(k.MaxTokens, limit)
+		if i == len(b.Buckets)-1 {
+			to = limit
+		}
+		_, sum := l.length.upTo(to)
+		total += b.secondsFor(k.MaxTokens, 1) * float64(sum-before) / float64(k.MaxTokens)
+		before = sum
+	}
+	if c.truncated > 0 {
+		total += b.secondsFor(limit, c.truncated)
+	}
+	return total
+}
+
+// markBest marks the row with the least loss among those of the plan's shape
+// and codec that fit, if need be after gc.
+func markBest(rep Report, rows []WhatIfRow) {
+	best := -1
+	p := rep.Plan
+	for i, r := range rows {
+		if r.Decision == store.Short || r.Codec != p.Codec || r.DType != p.DType || r.Rows != p.Rows || !slices.Equal(r.Layers, p.Layers) {
+			continue
+		}
+		if best < 0 || r.LostTokens < rows[best].LostTokens {
+			best = i
+		}
+	}
+	if best >= 0 {
+		rows[best].Best = true
+	}
+}
+
+// Story picks the few rows that tell the story: at the plan's shape each cap,
+// with nothing dropped and without the dataset that takes most tokens, what
+// the plan drops, and the plan in fp8.
+func Story(rep Report, rows []WhatIfRow) []WhatIfRow {
+	var largest DatasetReport
+	for _, d := range rep.Datasets {
+		if d.Tokens > largest.Tokens {
+			largest = d
+		}
+	}
+	p := rep.Plan
+	var out []WhatIfRow
+	for _, r := range rows {
+		shape := slices.Equal(r.Layers, p.Layers) && r.Rows == p.Rows && r.Codec == p.Codec
+		drop := len(r.Drop) == 0 || slices.Equal(r.Drop, []string{largest.Name}) || slices.Equal(r.Drop, p.Drop)
+		planned := r.MaxTokens == p.MaxTokens && slices.Equal(r.Drop, p.Drop)
+		if shape && (r.DType == p.DType && drop || r.DType == "fp8" && planned) || r.Best {
+			out = append(out, r)
+		}
+	}
+	return out
+}
