@@ -55,7 +55,7 @@ func (e *Encoder) appendDense(dst, raw []byte) ([]byte, error) {
 	if e.tree.inner > 0 {
 		e.k.encodeTree(&e.tree, top)
 	}
-	return e.tree.append(dst, top), nil
+	return e.tree.append(dst, len(top)), nil
 }
 
 func (d *Decoder) decodeDense(dst, enc []byte) error {
@@ -101,7 +101,6 @@ func (d *Decoder) exponents() {
 		}
 	} else {
 		d.k.decodeTree(&d.tree, top)
-		d.tree.restoreRare(top)
 	}
 	if l.expShift == 0 {
 		return

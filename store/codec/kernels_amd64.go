@@ -25,8 +25,8 @@ func avx2Kernels() kernels {
 		decodeTree: decodeTreeGo,
 	}
 	if fastPDEP() {
-		k.encodeTree = walkTree(encodeTreeAVX2, false)
-		k.decodeTree = walkTree(decodeTreeAVX2, true)
+		k.encodeTree = downTree(encodeTreeAVX2)
+		k.decodeTree = upTree(decodeTreeAVX2, true)
 	}
 	return k
 }
@@ -43,8 +43,8 @@ func avx512Kernels() kernels {
 		decodeTree: decodeTreeGo,
 	}
 	if fastPDEP() {
-		k.encodeTree = walkTree(encodeTreeAVX512, false)
-		k.decodeTree = walkTree(decodeTreeAVX512, false)
+		k.encodeTree = downTree(encodeTreeAVX512)
+		k.decodeTree = upTree(decodeTreeAVX512, false)
 	}
 	return k
 }

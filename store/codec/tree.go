@@ -49,20 +49,15 @@ type innerNode struct {
 type tree struct {
 	slots  [64]uint64
 	nodes  [32]innerNode // parents come before their children
-	table  [32][64]byte  // see kernels
+	table  [32][64]byte  // see upTree and downTree
 	inner  int           // nodes in use
 	leaves int           // leaves in use
 	symbol [32]byte      // of each leaf
 
 	streams []byte   // bits of all inner nodes, each from a multiple of 8 bytes on
-	rare    []uint64 // slotLiteral for each 64 symbols
+	rare    []uint64 // scratch of walk
+	arena   []byte   // scratch of walker
 	literal []byte   // the symbols of the literal leaf
-}
-
-// groups returns how many times 64 symbols n symbols make, and which of the
-// last 64 there are.
-func groups(n int) (count int, last uint64) {
-	return (n + 63) / 64, ^uint64(0) >> (uint(-n) & 63)
 }
 
 // weigh is a subtree while Huffman's algorithm runs.
@@ -136,32 +131,26 @@ func (t *tree) number(w *weigh) uint32 {
 
 // start gives every inner node room for n bits.
 func (t *tree) start(n int) {
-	room := (n/64 + 2) * 8
+	room := streamRoom(n)
 	t.streams = grow(t.streams, t.inner*room)
 	for i := range t.inner {
 		t.nodes[i].pos = uint64(i * room * 8)
 		clear(t.streams[i*room : i*room+8])
 	}
-	g, _ := groups(n)
-	if cap(t.rare) < g {
-		t.rare = make([]uint64, g)
-	}
-	t.rare = t.rare[:g]
 }
 
-// append appends the tree that encode has filled with top.
-func (t *tree) append(dst, top []byte) []byte {
+// streamRoom returns the bytes that n bits take where they are written by 64.
+func streamRoom(n int) int { return (n/64 + 2) * 8 }
+
+// append appends the tree that n symbols were sent down.
+func (t *tree) append(dst []byte, n int) []byte {
 	var rec func(slot uint32) []byte
-	room := (len(top)/64 + 2) * 8
+	room := streamRoom(n)
 	rec = func(slot uint32) []byte {
 		switch {
 		case slot == slotLiteral:
 			dst = append(dst, kindLiteral)
-			for g, m := range t.rare {
-				for ; m != 0; m &= m - 1 {
-					dst = append(dst, top[64*g+bits.TrailingZeros64(m)])
-				}
-			}
+			dst = append(dst, t.literal...)
 		case slot >= slotLeaf:
 			dst = append(dst, kindLeaf, t.symbol[slot-slotLeaf])
 		default:
@@ -199,11 +188,6 @@ func (t *tree) parse(src []byte, n int, mask byte) error {
 	}
 	// Bits are read by 64, from two words where they straddle.
 	t.streams = append(t.streams, make([]byte, 16)...)
-	g, _ := groups(n)
-	if cap(t.rare) < g {
-		t.rare = make([]uint64, g)
-	}
-	t.rare = t.rare[:g]
 	return nil
 }
 
@@ -299,18 +283,4 @@ func onesCount(b []byte) int {
 		n += bits.OnesCount8(v)
 	}
 	return n
-}
-
-// restoreRare writes the literal symbols where rare says.
-func (t *tree) restoreRare(top []byte) {
-	lit := t.literal
-	if len(lit) == 0 {
-		return
-	}
-	for g, m := range t.rare {
-		for ; m != 0; m &= m - 1 {
-			top[64*g+bits.TrailingZeros64(m)] = lit[0]
-			lit = lit[1:]
-		}
-	}
 }

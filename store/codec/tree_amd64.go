@@ -1,6 +1,10 @@
 package codec
 
-import "golang.org/x/sys/cpu"
+import (
+	"math/bits"
+
+	"golang.org/x/sys/cpu"
+)
 
 // treeAsm walks the tree for groups times 64 symbols at top, of which the last
 // 64 count only where last has a bit. There is at least one group, inner node
@@ -19,23 +23,62 @@ func encodeTreeAVX512(top *byte, rare *uint64, streams *byte, t *tree, inner, le
 //go:noescape
 func decodeTreeAVX512(top *byte, rare *uint64, streams *byte, t *tree, inner, leaves, groups int, last uint64)
 
-// walkTree calls asm with a table that holds each symbol 64 times, or 64 times
-// each of its bits.
-func walkTree(asm treeAsm, byBit bool) func(t *tree, top []byte) {
+// downTree makes an encodeTree kernel of asm.
+func downTree(asm treeAsm) func(t *tree, top []byte) {
 	return func(t *tree, top []byte) {
 		for j, s := range t.symbol[:t.leaves] {
 			for i := range t.table[j] {
+				t.table[j][i] = s
+			}
+		}
+		rare := t.walk(asm, top)
+		t.literal = t.literal[:0]
+		for g, m := range rare {
+			for ; m != 0; m &= m - 1 {
+				t.literal = append(t.literal, top[64*g+bits.TrailingZeros64(m)])
+			}
+		}
+	}
+}
+
+// upTree makes a decodeTree kernel of asm, which needs a table of each symbol
+// 64 times, or 64 times each of its bits.
+func upTree(asm treeAsm, byBit bool) func(t *tree, top []byte) {
+	return func(t *tree, top []byte) {
+		for j, s := range t.symbol[:t.leaves] {
+			for i := range t.table[j] {
+				t.table[j][i] = s
 				if byBit {
 					t.table[j][i] = -(s >> (i / 8) & 1)
-				} else {
-					t.table[j][i] = s
 				}
 			}
 		}
-		n, last := groups(len(top))
-		top = top[:64*n]
-		asm(&top[0], &t.rare[:n][0], &t.streams[0], t, t.inner, t.leaves, n, last)
+		rare := t.walk(asm, top)
+		lit := t.literal
+		if len(lit) == 0 {
+			return
+		}
+		for g, m := range rare {
+			for ; m != 0; m &= m - 1 {
+				top[64*g+bits.TrailingZeros64(m)] = lit[0]
+				lit = lit[1:]
+			}
+		}
 	}
+}
+
+// walk runs asm and returns, for each 64 symbols, which are literals.
+func (t *tree) walk(asm treeAsm, top []byte) []uint64 {
+	n := (len(top) + 63) / 64
+	if cap(t.rare) < n {
+		t.rare = make([]uint64, n)
+	}
+	rare := t.rare[:n]
+	t.slots = [64]uint64{}
+	padded := top[:64*n]
+	last := ^uint64(0) >> (uint(-len(top)) & 63)
+	asm(&padded[0], &rare[0], &t.streams[0], t, t.inner, t.leaves, n, last)
+	return rare
 }
 
 // fastPDEP reports whether PDEP and PEXT exist as circuits. AMD had them in
