@@ -126,7 +126,7 @@ func Parse(b []byte, size int64) (Header, error) {
 	if c.err != nil {
 		return Header{}, fmt.Errorf("at byte %d: %w", c.at, c.err)
 	}
-	return h, h.place(int64(c.at), size)
+	return h, h.place(int64(c.next), size)
 }
 
 func (h *Header) parseKV(c *cursor) {

@@ -1,0 +1,132 @@
+package native
+
+import (
+	"eaglebatch/extract/model/kernel"
+	"eaglebatch/extract/model/tensor"
+)
+
+// packed is the right-hand side of a product: n columns (padded) over k.
+type packed struct {
+	n, k int
+	f    []float32 // fp32 kernels
+	h    []uint16  // bf16 kernels
+}
+
+// arith is how products are computed: fp32, or with operands rounded to bf16.
+type arith struct {
+	set  *kernel.Set
+	bf16 *kernel.BF16 // nil: fp32
+}
+
+// operandBuf is a buffer for left-hand sides as the kernels want them; unused
+// for fp32.
+type operandBuf struct {
+	f []float32
+	h []uint16
+}
+
+func (a arith) newOperand(n int) operandBuf {
+	switch {
+	case a.bf16 == nil:
+		return operandBuf{}
+	case a.bf16.Half():
+		return operandBuf{h: make([]uint16, n)}
+	}
+	return operandBuf{f: make([]float32, n)}
+}
+
+// arena hands out pieces of one buffer for packed matrices.
+type arena struct {
+	f []float32
+	h []uint16
+}
+
+func (a arith) newArena(n int) arena {
+	if a.bf16.Half() {
+		return arena{h: make([]uint16, n)}
+	}
+	return arena{f: make([]float32, n)}
+}
+
+func (m *arena) take(n, k int) packed {
+	p := packed{n: n, k: k}
+	if m.h != nil {
+		p.h, m.h = m.h[:n*k:n*k], m.h[n*k:]
+	} else {
+		p.f, m.f = m.f[:n*k:n*k], m.f[n*k:]
+	}
+	return p
+}
+
+// slice returns the packed matrix that lies at offset at of p's buffer.
+func (p packed) at(off, n, k int) packed {
+	q := packed{n: n, k: k}
+	if p.h != nil {
+		q.h = p.h[off : off+n*k]
+	} else {
+		q.f = p.f[off : off+n*k]
+	}
+	return q
+}
+
+// panel packs 32 rows (nil: zeros) of k values as columns c..c+31 of p. The
+// rows may be changed.
+func (a arith) panel(p packed, rows *[kernel.Panel][]float32, c int) {
+	switch {
+	case a.bf16.Half():
+		a.bf16.PackPanel(p.h, rows, c, p.k)
+		return
+	case a.bf16 != nil:
+		for _, r := range rows {
+			roundBF16(r)
+		}
+	}
+	a.set.PackPanel(p.f, rows, c, p.n, p.k)
+}
+
+// left is the left-hand side of a product: m rows of k values.
+type left struct {
+	m, ld int
+	f     []float32
+	h     []uint16
+}
+
+// left makes m rows of k values at x the left-hand side of products. For bf16
+// that is a copy in buf.
+func (a arith) left(x []float32, ldx, m, k int, buf operandBuf) left {
+	switch {
+	case a.bf16 == nil:
+		return left{m: m, ld: ldx, f: x}
+	case a.bf16.Half():
+		kp := kernel.Up(k, 32)
+		l := left{m: m, ld: stride(kp), h: buf.h}
+		for i := range m {
+			row := l.h[i*l.ld:][:kp]
+			a.set.ToBF16(row, x[i*ldx:][:k])
+			clear(row[k:])
+		}
+		return l
+	}
+	l := left{m: m, ld: stride(k), f: buf.f}
+	for i := range m {
+		row := l.f[i*l.ld:][:k]
+		copy(row, x[i*ldx:])
+		roundBF16(row)
+	}
+	return l
+}
+
+// mul computes c = l·p, or adds it.
+func (a arith) mul(c []float32, ldc int, l left, p packed, acc bool) {
+	if l.h != nil {
+		a.bf16.Gemm(c, ldc, l.h, l.ld, p.h, l.m, p.n, p.k, acc)
+		return
+	}
+	a.set.Gemm(c, ldc, l.f, l.ld, p.f, kernel.Up(l.m, kernel.RowTile), p.n, p.k, acc)
+}
+
+func roundBF16(x []float32) {
+	for i, v := range x {
+		x[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
+	}
+}

@@ -1,0 +1,155 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+
+	"eaglebatch/extract/model/tensor"
+)
+
+// Decoder is a model with everything that a forward pass needs, mapped. The
+// small vectors are decoded.
+type Decoder struct {
+	Spec
+	Embed  tensor.Matrix // [Vocab, Hidden]
+	Blocks []Block
+	w      weights
+}
+
+// Block is one decoder layer. Matrices are [out, in], as in nn.Linear; biases
+// are nil where the model has none.
+type Block struct {
+	AttnNorm, MLPNorm       []float32 // [Hidden]
+	QNorm, KNorm            []float32 // [HeadDim], or nil
+	Q, K, V, O              tensor.Matrix
+	QBias, KBias, VBias     []float32
+	OBias                   []float32
+	Gate, Up, Down          tensor.Matrix
+	GateBias, UpBias, DBias []float32
+}
+
+// OpenDecoder maps the model at path. It fails with ErrUnsupported on what it
+// does not know and with ErrNoWeights where there is nothing to map.
+func OpenDecoder(path string) (*Decoder, error) {
+	spec, err := ReadSpec(path)
+	if err != nil {
+		return nil, err
+	}
+	w, err := openWeights(path)
+	if err != nil {
+		return nil, err
+	}
+	d := &Decoder{Spec: spec, w: w}
+	if err := d.load(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), w.Close())
+	}
+	return d, nil
+}
+
+// Close unmaps the weights.
+func (d *Decoder) Close() error { return d.w.Close() }
+
+func (d *Decoder) load() error {
+	l := loader{w: d.w}
+	d.Embed = l.matrix("model.embed_tokens.weight", d.Vocab, d.Hidden)
+	d.Blocks = make([]Block, d.Layers)
+	for i := range d.Blocks {
+		d.loadBlock(&l, &d.Blocks[i], fmt.Sprintf("model.layers.%d.", i))
+	}
+	return l.err
+}
+
+func (d *Decoder) loadBlock(l *loader, b *Block, at string) {
+	q, kv := d.Heads*d.HeadDim, d.KVHeads*d.HeadDim
+	b.AttnNorm = l.vector(true, at+"input_layernorm.weight", d.Hidden)
+	b.MLPNorm = l.vector(true, at+"post_attention_layernorm.weight", d.Hidden)
+	b.QNorm = l.vector(d.QKNorm, at+"self_attn.q_norm.weight", d.HeadDim)
+	b.KNorm = l.vector(d.QKNorm, at+"self_attn.k_norm.weight", d.HeadDim)
+	b.Q = l.matrix(at+"self_attn.q_proj.weight", q, d.Hidden)
+	b.K = l.matrix(at+"self_attn.k_proj.weight", kv, d.Hidden)
+	b.V = l.matrix(at+"self_attn.v_proj.weight", kv, d.Hidden)
+	b.O = l.matrix(at+"self_attn.o_proj.weight", d.Hidden, q)
+	b.QBias = l.vector(d.QKVBias, at+"self_attn.q_proj.bias", q)
+	b.KBias = l.vector(d.QKVBias, at+"self_attn.k_proj.bias", kv)
+	b.VBias = l.vector(d.QKVBias, at+"self_attn.v_proj.bias", kv)
+	b.OBias = l.vector(d.OBias, at+"self_attn.o_proj.bias", d.Hidden)
+	b.Gate = l.matrix(at+"mlp.gate_proj.weight", d.FFN, d.Hidden)
+	b.Up = l.matrix(at+"mlp.up_proj.weight", d.FFN, d.Hidden)
+	b.Down = l.matrix(at+"mlp.down_proj.weight", d.Hidden, d.FFN)
+	b.GateBias = l.vector(d.MLPBias, at+"mlp.gate_proj.bias", d.FFN)
+	b.UpBias = l.vector(d.MLPBias, at+"mlp.up_proj.bias", d.FFN)
+	b.DBias = l.vector(d.MLPBias, at+"mlp.down_proj.bias", d.Hidden)
+	if d.Interleaved {
+		b.QBias = deinterleave(b.QBias, d.HeadDim)
+		b.KBias = deinterleave(b.KBias, d.HeadDim)
+	}
+}
+
+// SourceRow is the stored row of a q or k matrix that is row i of the matrix
+// as transformers has it.
+func (d *Decoder) SourceRow(i int) int {
+	if !d.Interleaved {
+		return i
+	}
+	head, r := i/d.HeadDim, i%d.HeadDim
+	return head*d.HeadDim + r%(d.HeadDim/2)*2 + r/(d.HeadDim/2)
+}
+
+func deinterleave(b []float32, dim int) []float32 {
+	if b == nil {
+		return nil
+	}
+	d := Decoder{Spec: Spec{HeadDim: dim, Interleaved: true}}
+	out := make([]float32, len(b))
+	for i := range out {
+		out[i] = b[d.SourceRow(i)]
+	}
+	return out
+}
+
+// loader collects the first error, so that load reads as a list.
+type loader struct {
+	w   weights
+	err error
+}
+
+func (l *loader) matrix(name string, rows, cols int) tensor.Matrix {
+	if l.err != nil {
+		return tensor.Matrix{}
+	}
+	t, ok, err := l.w.tensor(name)
+	if err != nil || !ok {
+		l.err = errors.Join(fmt.Errorf("tensor %q is missing", name), err)
+		return tensor.Matrix{}
+	}
+	m, err := t.Matrix()
+	if err != nil {
+		l.err = fmt.Errorf("%w: %w", err, ErrUnsupported)
+		return m
+	}
+	if m.Rows != rows || m.Cols != cols {
+		l.err = fmt.Errorf("tensor %q has shape %v, the configuration says [%d, %d]", name, t.Shape, rows, cols)
+	}
+	return m
+}
+
+// vector reads a vector if it is wanted. One that is not wanted must not be
+// there: it would be left out of the sum in silence.
+func (l *loader) vector(want bool, name string, n int) []float32 {
+	if l.err != nil {
+		return nil
+	}
+	if !want {
+		if _, ok, err := l.w.tensor(name); err != nil || ok {
+			l.err = errors.Join(fmt.Errorf("tensor %q is there, though the configuration has no such option", name), err)
+		}
+		return nil
+	}
+	m := l.matrix(name, 1, n)
+	if l.err != nil {
+		return nil
+	}
+	v := make([]float32, n)
+	m.Row(0, v)
+	return v
+}

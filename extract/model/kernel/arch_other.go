@@ -1,0 +1,7 @@
+//go:build !amd64
+
+package kernel
+
+func archSets() []*Set { return nil }
+
+func archBF16() []*BF16 { return nil }
