@@ -215,7 +215,7 @@ type version struct {
 }
 
 func versionDoc() version {
-	v := version{Version: "devel", Go: runtime.Version(), WorkspaceFormat: store.FormatVersion}
+	v := version{Version: "devel", Go: runtime.Version(), WorkspaceFormat: store.Format}
 	if bi, ok := debug.ReadBuildInfo(); ok && bi.Main.Version != "" && bi.Main.Version != "(devel)" {
 		v.Version = bi.Main.Version
 	}

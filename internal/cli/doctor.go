@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"eaglebatch/extract/backend"
-	"eaglebatch/extract/backend/native"
 	"eaglebatch/internal/fsx"
 	"eaglebatch/internal/human"
 	"eaglebatch/store"
@@ -43,8 +42,6 @@ func (e *env) doctorCommand() *cli.Command {
 
 func (e *env) doctor(c *cli.Context) error {
 	fs := []finding{e.machine()}
-	kernels, err := native.Doctor(c.Context)
-	fs = append(fs, verdict("native kernels", kernels, err))
 	cfg, err := e.load(c)
 	fs = append(fs, verdict("configuration", e.configPath(c), err))
 	if err == nil {

@@ -38,11 +38,10 @@ type Config struct {
 
 // Dataset is one tokenized dataset.
 type Dataset struct {
-	Name      string   `yaml:"name"`
-	Path      []string `yaml:"path"`       // files, directories, globs
-	Weight    float64  `yaml:"weight"`     // 1: as it is; 0.5: a seeded half; 2: twice
-	Eval      int64    `yaml:"eval"`       // samples set aside
-	MaxTokens int64    `yaml:"max_tokens"` // at most so many tokens of it, seeded; 0: all
+	Name   string   `yaml:"name"`
+	Path   []string `yaml:"path"`   // files, directories, globs
+	Weight float64  `yaml:"weight"` // 1: as it is; 0.5: a seeded half; 2: twice
+	Eval   int64    `yaml:"eval"`   // samples set aside
 }
 
 // Merge configures the merge.
@@ -61,18 +60,19 @@ type Shuffle struct {
 
 // Plan configures the plan.
 type Plan struct {
-	Layers          Layers      `yaml:"layers"`     // auto or a list of layer ids
-	MaxTokens       int64       `yaml:"max_tokens"` // 0: no cap
-	Overlong        string      `yaml:"overlong"`   // truncate, skip or split
-	DType           string      `yaml:"dtype"`      // bf16, fp16, fp32, fp8
-	Rows            string      `yaml:"rows"`       // all, …
-	Drop            []string    `yaml:"drop"`
-	Reserve         human.Share `yaml:"reserve"`   // of the volume, or a size
-	BlobSize        human.Size  `yaml:"blob_size"` // 0: chosen
-	TokensPerSecond float64     `yaml:"tokens_per_second"`
-	GPUs            int         `yaml:"gpus"`
-	GPUHourPrice    float64     `yaml:"gpu_hour_price"`
-	Proof           int64       `yaml:"proof"` // samples of the proof
+	Layers           Layers      `yaml:"layers"`                 // auto or a list of layer ids
+	MaxTokens        int64       `yaml:"max_tokens"`             // 0: no cap
+	Overlong         string      `yaml:"overlong"`               // truncate, skip or split
+	MaxDatasetTokens int64       `yaml:"max_tokens_per_dataset"` // training tokens taken of each dataset, the first in the order; 0: all
+	DType            string      `yaml:"dtype"`                  // bf16, fp16, fp32, fp8
+	Rows             string      `yaml:"rows"`                   // all, …
+	Drop             []string    `yaml:"drop"`
+	Reserve          human.Share `yaml:"reserve"`   // of the volume, or a size
+	BlobSize         human.Size  `yaml:"blob_size"` // 0: chosen
+	TokensPerSecond  float64     `yaml:"tokens_per_second"`
+	GPUs             int         `yaml:"gpus"`
+	GPUHourPrice     float64     `yaml:"gpu_hour_price"`
+	Proof            int64       `yaml:"proof"` // samples of the proof
 }
 
 // GC configures the garbage collector.

@@ -34,8 +34,8 @@ func (c *Config) datasets() error {
 			return fmt.Errorf("datasets[%d] (%s): no path", i, d.Name)
 		case d.Weight < 0:
 			return fmt.Errorf("datasets[%d] (%s): weight %v is negative", i, d.Name, d.Weight)
-		case d.Eval < 0 || d.MaxTokens < 0:
-			return fmt.Errorf("datasets[%d] (%s): eval and max_tokens cannot be negative", i, d.Name)
+		case d.Eval < 0:
+			return fmt.Errorf("datasets[%d] (%s): eval cannot be negative", i, d.Name)
 		}
 		seen[d.Name] = true
 	}
@@ -86,6 +86,8 @@ func (c *Config) numbers() error {
 	switch {
 	case c.Plan.MaxTokens < 0:
 		return fmt.Errorf("plan.max_tokens: %d is negative; 0 means no cap", c.Plan.MaxTokens)
+	case c.Plan.MaxDatasetTokens < 0:
+		return fmt.Errorf("plan.max_tokens_per_dataset: %d is negative; 0 means all", c.Plan.MaxDatasetTokens)
 	case c.Merge.MinLossTokens < 0:
 		return fmt.Errorf("merge.min_loss_tokens: %d is negative", c.Merge.MinLossTokens)
 	case c.Merge.VocabSize < 0:
