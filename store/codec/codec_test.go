@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -244,6 +245,31 @@ func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []ID{Raw, 4, 255} {
 		if err := d.Decode(make([]byte, 1000), make([]byte, 10), c); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%v: %v", c, err)
+		}
+	}
+}
+
+// TestFormatExample holds the encoder to the worked example of store/FORMAT.md.
+func TestFormatExample(t *testing.T) {
+	raw := bytes.Repeat([]byte{0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f, 0x00, 0x40}, 16)
+	lens := make([]byte, 36)
+	lens[4] = 8
+	plane := bytes.Repeat([]byte{0x88}, 8)
+	tests := map[ID][]byte{
+		Planes: slices.Concat([]byte{0x7f}, lens, plane),
+		Dense:  slices.Concat([]byte{0, 0, 0, 0, 0}, plane, []byte{1, 0x7f, 1, 0x80}),
+	}
+	for c, want := range tests {
+		e, err := NewEncoder(c, "bf16")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, used, err := e.Encode(nil, raw)
+		if err != nil || used != c {
+			t.Fatal(used, err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%v:\n got %x\nwant %x", c, got, want)
 		}
 	}
 }
