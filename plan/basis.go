@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"eaglebatch/internal/human"
 	"eaglebatch/store"
 	"eaglebatch/store/retain"
 )
@@ -128,6 +129,7 @@ func (b *Basis) secondsFor(tokens, n int64) float64 {
 // detail is what is kept of a plan beside its row.
 type detail struct {
 	Options   Options   `json:"options"`
+	Reserve   string    `json:"reserve"` // Options.Reserve, as it is written
 	Basis     Basis     `json:"basis"`
 	Reclaim   []Reclaim `json:"reclaim"`
 	Needs     []uint32  `json:"needs"` // generations that the plan points into
@@ -138,6 +140,7 @@ type detail struct {
 func detailKey(id uint32) string { return fmt.Sprintf("plan/%06d", id) }
 
 func putDetail(tx *store.Tx, row store.PlanRow, d detail) error {
+	d.Reserve, d.Options.Reserve = d.Options.Reserve.String(), human.Share{}
 	v, err := json.Marshal(d)
 	if err != nil {
 		return err
@@ -153,7 +156,10 @@ func getDetail(r store.Reader, id uint32) (d detail, err error) {
 	if !ok {
 		return d, &store.CorruptError{Path: "ledger", Key: detailKey(id), Offset: -1, Err: errors.New("the plan's detail is missing")}
 	}
-	if err := json.Unmarshal(v, &d); err != nil {
+	if err = json.Unmarshal(v, &d); err == nil {
+		d.Options.Reserve, err = human.ParseShare(d.Reserve)
+	}
+	if err != nil {
 		return d, &store.CorruptError{Path: "ledger", Key: detailKey(id), Offset: -1, Err: err}
 	}
 	return d, nil

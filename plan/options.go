@@ -39,12 +39,13 @@ type Options struct {
 	MaxDatasetTokens int64
 	// Limit plans only the first so many positions that are kept, for a proof.
 	// 0: all.
-	Limit    int64
-	Reserve  human.Share
-	BlobSize int64    // raw bytes; 0: chosen
-	Rate     float64  // tokens a second, 0: from a probe or a sealed generation, if any
-	Ratio    float64  // encoded/raw, 0: likewise
-	GCNames  []string // generations a recorded decision deletes first
+	Limit int64
+	// Reserve is the share of the volume, or the bytes, that stay free.
+	Reserve  human.Share `json:"-"`
+	BlobSize int64       // raw bytes; 0: chosen
+	Rate     float64     // tokens a second, 0: from a probe or a sealed generation, if any
+	Ratio    float64     // encoded/raw, 0: likewise
+	GCNames  []string    // generations a recorded decision deletes first
 }
 
 // withDefaults fills in what was left empty and refuses what makes no sense.

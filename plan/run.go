@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 
 	"eaglebatch/internal/fault"
@@ -12,6 +13,7 @@ import (
 	"eaglebatch/store"
 	"eaglebatch/store/blob"
 	"eaglebatch/store/genindex"
+	"eaglebatch/store/retain"
 )
 
 // textMemory bounds what Badger takes where whole samples must be read.
@@ -151,6 +153,10 @@ func (p *planner) foretell(r store.Reader) (store.PlanRow, detail, error) {
 		Truncated: t.truncated, LostTokens: t.lost,
 		NewSamples: p.newSamples, NewTokens: p.newTokens, BytesPerToken: p.shape.perToken(), RawBytes: p.rawBytes,
 	}
+	row.Identity, row.Kind = o.Identity, retain.KindStates
+	if o.Limit > 0 {
+		row.Kind = retain.KindProof
+	}
 	b, err := findBasis(r, o)
 	if err != nil {
 		return row, detail{}, err
@@ -182,6 +188,9 @@ func (p *planner) writeIndex(ctx context.Context, ws *store.Workspace, id uint32
 	m.Generation, m.Blob, m.Datasets, m.Rows = 0, 0, p.c.names(), ""
 	if selects(p.o.Rows) {
 		m.Rows = p.o.Rows
+	}
+	if err := ws.FS().MkdirAll(filepath.Dir(ws.PlanPath(id))); err != nil {
+		return 0, err
 	}
 	w, err := genindex.Create(ws.FS(), ws.PlanPath(id), genindex.Meta{Datasets: m.Datasets, Blob: m})
 	if err != nil {
