@@ -50,7 +50,7 @@ func (m *merger) read(ctx context.Context, i int) error {
 		return err
 	}
 	c := &committer{m: m, row: row, cur: m.cur, rejects: rj}
-	r := &reader{files: m.rows[i].Sources}
+	r := &reader{files: m.rows[i].Sources, block: m.o.blockSize}
 	lim := limits{vocab: m.o.VocabSize, minLoss: m.o.MinLossTokens}
 	err = parseBlocks(ctx, r, m.cur.At, m.o.Threads, m.o.Memory, func() *record { return newRecord(lim) },
 		func(b *block) error { return c.block(ctx, b) })
@@ -80,7 +80,7 @@ func (c *committer) block(ctx context.Context, b *block) error {
 		c.cur.At = position{File: b.file + 1}
 		c.raw = 0
 	}
-	if c.m.w.Full() || c.since >= checkpointBytes {
+	if c.m.w.Full() || c.since >= c.m.o.checkpointBytes {
 		return c.checkpoint(ctx)
 	}
 	return nil

@@ -36,6 +36,10 @@ type Options struct {
 	Threads       int         // parsers; 0: all cores. Never changes the result
 	Memory        int64       // bytes; 0: 512 MiB
 	Reserve       human.Share // of the volume, kept free
+
+	// checkpointBytes and blockSize are smaller in tests; 0: the defaults.
+	checkpointBytes int64
+	blockSize       int
 }
 
 func (o Options) withDefaults() Options {
@@ -47,6 +51,12 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Memory <= 0 {
 		o.Memory = 512 << 20
+	}
+	if o.checkpointBytes <= 0 {
+		o.checkpointBytes = checkpointBytes
+	}
+	if o.blockSize <= 0 {
+		o.blockSize = blockSize
 	}
 	return o
 }

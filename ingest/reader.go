@@ -27,6 +27,7 @@ type position struct {
 // reader cuts the files of a dataset into blocks of whole lines.
 type reader struct {
 	files []store.SourceFile
+	block int // bytes of text a block is to have
 	take  func() *block
 	// emit passes a filled block on; false: stop.
 	emit func(*block) bool
@@ -155,7 +156,7 @@ func (r *reader) fill(b *block) (last bool, err error) {
 	b.text = append(b.text[:0], r.carry...)
 	r.carry = r.carry[:0]
 	searched := 0
-	for want := blockSize; ; want = min(2*len(b.text), MaxLine+1) {
+	for want := r.block; ; want = min(2*len(b.text), MaxLine+1) {
 		if last, err = r.more(b, max(want, len(b.text))); err != nil {
 			return false, err
 		}
