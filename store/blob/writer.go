@@ -64,8 +64,28 @@ type WriterOptions struct {
 	Tag string
 }
 
-// Create begins path, under a temporary name until Commit. It keeps about
-// 2*(2*layers + 2*Threads) chunks in memory.
+// WriterMemory is the most that a Writer of m keeps of states, in bytes, whatever
+// it writes: raw and encoded form of each chunk under way.
+func WriterMemory(m Meta, threads int) int64 {
+	if m.ChunkBytes == 0 {
+		m.ChunkBytes = DefaultChunkBytes
+	}
+	return 2 * int64(jobs(m, threads)) * int64(m.blockRows()*m.RowBytes())
+}
+
+// jobs is how many chunks may be under way: a block being filled, one waiting,
+// and two for each encoder.
+func jobs(m Meta, threads int) int { return 2*len(m.Layers) + 2*encoderCount(threads) + 2 }
+
+func encoderCount(threads int) int {
+	if threads <= 0 {
+		return runtime.GOMAXPROCS(0)
+	}
+	return threads
+}
+
+// Create begins path, under a temporary name until Commit. What an earlier crash
+// left under that name is overwritten.
 func Create(path string, m Meta, o WriterOptions) (*Writer, error) {
 	m = m.clone()
 	if m.ChunkBytes == 0 {
@@ -81,11 +101,7 @@ func Create(path string, m Meta, o WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("blob %s: %w", path, err)
 	}
-	threads := o.Threads
-	if threads <= 0 {
-		threads = runtime.GOMAXPROCS(0)
-	}
-	encs := make([]encoders, threads)
+	encs := make([]encoders, encoderCount(o.Threads))
 	for i := range encs {
 		if encs[i], err = newEncoders(m); err != nil {
 			return nil, fmt.Errorf("blob %s: %w", path, err)
@@ -104,8 +120,7 @@ func Create(path string, m Meta, o WriterOptions) (*Writer, error) {
 	}
 	w.bw = bufio.NewWriterSize(w.f, 64<<10)
 	w.write(AppendHead(nil, magicHead, js))
-	jobs := 2*w.lay.layers + 2*threads + 2
-	w.pipe = startPipeline(encs, jobs, w.sink)
+	w.pipe = startPipeline(encs, jobs(m, o.Threads), w.sink)
 	return w, nil
 }
 

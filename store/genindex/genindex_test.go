@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -174,6 +175,38 @@ func TestFinishIsDurableInOrder(t *testing.T) {
 	randomPlan(rand.New(rand.NewPCG(1, 1)), 5).write(t, f, filepath.Join(t.TempDir(), "index.ebi"))
 	if got, want := strings.Join(ops, " "), "create write fsync close rename dirsync"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestWriterMemoryIsBounded(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	w, err := Create(nil, filepath.Join(t.TempDir(), "index.ebi"), testMeta())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 200_000 // 8 MB of positions, 9.6 MB of entries
+	entries, mask := make([]blob.Entry, 100), make([]byte, 64)
+	for i := range entries {
+		entries[i].Rows = 64
+	}
+	for i := range n {
+		if i%len(entries) == 0 {
+			if err := w.Blob(entries); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := Position{Blob: uint32(i / len(entries)), Entry: uint32(i % len(entries)), Rows: 64}
+		if err := w.Position(p, mask); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 3<<20 {
+		t.Errorf("%d bytes allocated for %d positions", got, n)
 	}
 }
 

@@ -27,7 +27,8 @@ type Writer struct {
 	blobs *spool
 	masks *spool
 	s     sections
-	buf   []byte
+	buf   []byte // a record
+	bits  []byte // a mask
 	sums  []byte // block checksums
 	block uint32 // checksum of the block being filled
 	fill  int
@@ -106,7 +107,8 @@ func (w *Writer) ready() error {
 
 // blobRow appends to the blob table: where the next blob's entries begin.
 func (w *Writer) blobRow() error {
-	_, err := w.blobs.bw.Write(binary.LittleEndian.AppendUint64(nil, w.s.entries))
+	w.buf = binary.LittleEndian.AppendUint64(w.buf[:0], w.s.entries)
+	_, err := w.blobs.bw.Write(w.buf)
 	return err
 }
 
@@ -116,7 +118,8 @@ func (w *Writer) Blob(entries []blob.Entry) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := w.write(appendEntry(w.buf[:0], e)); err != nil {
+		w.buf = appendEntry(w.buf[:0], e)
+		if err := w.write(w.buf); err != nil {
 			return w.fail(err)
 		}
 	}
@@ -140,18 +143,11 @@ func (w *Writer) Position(p Position, mask []byte) error {
 		if len(mask) != int(p.Rows) {
 			return w.fail(fmt.Errorf("position %d: %d mask bytes for %d rows", w.s.positions, len(mask), p.Rows))
 		}
-		bits := make([]byte, (len(mask)+7)/8)
-		for t, v := range mask {
-			if v > 1 {
-				return w.fail(fmt.Errorf("position %d: mask[%d] is %d", w.s.positions, t, v))
-			}
-			bits[t>>3] |= v << (t & 7)
-		}
-		p.Mask = w.s.masks
-		w.s.masks += uint64(len(bits))
-		if _, err := w.masks.bw.Write(bits); err != nil {
+		if err := w.mask(mask); err != nil {
 			return w.fail(err)
 		}
+		p.Mask = w.s.masks
+		w.s.masks += uint64(len(w.bits))
 	}
 	w.buf = appendPosition(w.buf[:0], p)
 	if _, err := w.pos.bw.Write(w.buf); err != nil {
@@ -159,6 +155,19 @@ func (w *Writer) Position(p Position, mask []byte) error {
 	}
 	w.s.positions++
 	return nil
+}
+
+// mask appends a mask as a bit field.
+func (w *Writer) mask(mask []byte) error {
+	w.bits = append(w.bits[:0], make([]byte, (len(mask)+7)/8)...)
+	for t, v := range mask {
+		if v > 1 {
+			return fmt.Errorf("position %d: mask[%d] is %d", w.s.positions, t, v)
+		}
+		w.bits[t>>3] |= v << (t & 7)
+	}
+	_, err := w.masks.bw.Write(w.bits)
+	return err
 }
 
 // Splits sets the splits, known only at the end.
