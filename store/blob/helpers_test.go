@@ -79,7 +79,8 @@ func randomSample(r *rand.Rand, m Meta, rows int) sample {
 	return s
 }
 
-// write makes a blob of samples in dir, rows in random pieces.
+// write makes a blob of samples, rows in random pieces, others for each number
+// of threads.
 func write(tb testing.TB, path string, m Meta, o WriterOptions, samples []sample) Info {
 	tb.Helper()
 	ctx := context.Background()
@@ -87,7 +88,7 @@ func write(tb testing.TB, path string, m Meta, o WriterOptions, samples []sample
 	if err != nil {
 		tb.Fatal(err)
 	}
-	r := rand.New(rand.NewPCG(5, 5))
+	r := rand.New(rand.NewPCG(5, uint64(o.Threads)))
 	step := len(m.Layers) * m.RowBytes()
 	for _, s := range samples {
 		if s.reason != "" {

@@ -14,7 +14,9 @@ import (
 )
 
 // Reader reads a blob at random; safe for concurrent use. Whoever opened it
-// closes it, after the last call has returned.
+// closes it, after the last call has returned. Entry and Absent panic for an
+// entry that is out of range, as slices do; what reads from the file returns an
+// error.
 type Reader struct {
 	path string
 	src  io.ReaderAt
