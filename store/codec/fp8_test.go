@@ -1,0 +1,168 @@
+package codec
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+func fp32Rows(values ...float32) []byte {
+	var b []byte
+	for _, v := range values {
+		b = appendValue(b, "fp32", v)
+	}
+	return b
+}
+
+// TestE4M3 compares every value and every midpoint with the definition.
+func TestE4M3(t *testing.T) {
+	if got := fromE4M3(0x7e); got != fp8Max {
+		t.Fatalf("largest value is %v", got)
+	}
+	if got := fromE4M3(0x01); got != 0x1p-9 {
+		t.Fatalf("smallest value is %v", got)
+	}
+	if v := fromE4M3(0x7f); v == v {
+		t.Fatal("0x7f is not NaN")
+	}
+	for c := range 0x7f {
+		v := fromE4M3(byte(c))
+		for sign, f := range map[byte]float32{0: v, 0x80: float32(math.Copysign(float64(v), -1))} {
+			if got := toE4M3(f); got != byte(c)|sign {
+				t.Errorf("%v: got %#x, want %#x", f, got, byte(c)|sign)
+			}
+		}
+		if c == 0x7e {
+			continue
+		}
+		mid := (v + fromE4M3(byte(c+1))) / 2
+		even := byte(c + c&1)
+		if got := toE4M3(mid); got != even {
+			t.Errorf("midpoint %v: got %#x, want %#x", mid, got, even)
+		}
+		if got := toE4M3(math.Nextafter32(mid, 1e9)); got != byte(c+1) {
+			t.Errorf("above midpoint %v: got %#x", mid, got)
+		}
+		if got := toE4M3(math.Nextafter32(mid, 0)); got != byte(c) {
+			t.Errorf("below midpoint %v: got %#x", mid, got)
+		}
+	}
+	if got := toE4M3(1e9); got != 0x7e {
+		t.Errorf("1e9 became %#x", got)
+	}
+}
+
+// TestQuantizeBound holds quantized rows to the error that is documented.
+func TestQuantizeBound(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	const hidden = 300
+	for _, dtype := range []string{"fp32", "bf16"} {
+		size := width(t, dtype)
+		var raw []byte
+		for row := range 60 {
+			scale := math.Exp2(float64(row*4 - 126)) // from denormals up
+			for range hidden {
+				raw = appendValue(raw, dtype, float32(scale*r.NormFloat64()*math.Exp(3*r.NormFloat64())))
+			}
+		}
+		q, err := QuantizeRows([]byte("x"), raw, dtype, hidden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q = q[1:]
+		if len(q) != 60*FP8RowBytes(hidden) {
+			t.Fatalf("%d bytes", len(q))
+		}
+		back, err := DequantizeRows([]byte("x"), q, dtype, hidden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back = back[1:]
+		if len(back) != len(raw) {
+			t.Fatalf("%d bytes came back as %d", len(raw), len(back))
+		}
+		for row := range 60 {
+			most := 0.0
+			for i := range hidden {
+				most = max(most, math.Abs(float64(widen(raw[size*(row*hidden+i):], size))))
+			}
+			s := max(most/448, 0x1p-126)
+			for i := range hidden {
+				at := size * (row*hidden + i)
+				x, y := float64(widen(raw[at:], size)), float64(widen(back[at:], size))
+				bound := max(math.Abs(x), s/64) / 16 * (1 + 0x1p-20)
+				if dtype == "bf16" {
+					bound += math.Abs(y)*0x1p-8 + 0x1p-133
+				} else {
+					bound += 0x1p-149 // y may be a denormal
+				}
+				if math.Abs(x-y) > bound {
+					t.Fatalf("%s row %d value %d: %v came back as %v, off by more than %v", dtype, row, i, x, y, bound)
+				}
+			}
+		}
+	}
+}
+
+func TestQuantizeSpecials(t *testing.T) {
+	q, err := QuantizeRows(nil, fp32Rows(0, float32(math.Copysign(0, -1)), 0, 0), "fp32", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := DequantizeRows(nil, q, "fp32", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fp32Rows(0, float32(math.Copysign(0, -1)), 0, 0); !bytes.Equal(back, want) {
+		t.Errorf("zeros came back as %x", back)
+	}
+	most := float32(math.MaxFloat32)
+	if q, err = QuantizeRows(nil, fp32Rows(most, -1), "fp32", 2); err != nil {
+		t.Fatal(err)
+	}
+	for _, dtype := range []string{"fp32", "bf16"} {
+		back, err := DequantizeRows(nil, q, dtype, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := widen(back, width(t, dtype)); v < 0.99*most || v > most {
+			t.Errorf("the largest number came back as %v in %s", v, dtype)
+		}
+	}
+	nan, inf := float32(math.NaN()), float32(math.Inf(-1))
+	for _, bad := range []float32{nan, inf} {
+		if _, err := QuantizeRows(nil, fp32Rows(1, bad), "fp32", 2); err == nil {
+			t.Errorf("%v was quantized", bad)
+		}
+	}
+	tests := []struct {
+		name   string
+		src    []byte
+		dtype  string
+		hidden int
+	}{
+		{"odd size", make([]byte, 7), "fp32", 2},
+		{"dtype", make([]byte, 8), "fp16", 2},
+		{"no values", make([]byte, 8), "fp32", 0},
+	}
+	for _, tt := range tests {
+		if _, err := QuantizeRows(nil, tt.src, tt.dtype, tt.hidden); err == nil {
+			t.Errorf("%s: quantized", tt.name)
+		}
+		if _, err := DequantizeRows(nil, tt.src, tt.dtype, tt.hidden); err == nil {
+			t.Errorf("%s: dequantized", tt.name)
+		}
+	}
+	for _, scale := range []float32{0, -1, nan, inf, 0x1p-127} {
+		row := binary.LittleEndian.AppendUint32(nil, math.Float32bits(scale))
+		if _, err := DequantizeRows(nil, append(row, 1), "bf16", 1); !errors.Is(err, ErrMalformed) {
+			t.Errorf("scale %v: %v", scale, err)
+		}
+	}
+	if _, err := DequantizeRows(nil, []byte{0, 0, 0x80, 0x3f, 0xff}, "bf16", 1); !errors.Is(err, ErrMalformed) {
+		t.Errorf("NaN: %v", err)
+	}
+}
