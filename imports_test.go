@@ -40,6 +40,7 @@ var law = []struct {
 	{"store/codec/...", []string{"store/codec/..."}},
 	{"store/blob", []string{"store/codec", "internal/fault", "internal/fsx"}},
 	{"store/genindex", []string{"store/blob", "internal/fault", "internal/fsx"}},
+	{"store/states", []string{"store/blob", "store/genindex"}},
 	{"store/samples", []string{"internal/fault", "internal/fsx"}},
 	{"store", []string{"store/...", "internal/fault", "internal/fsx"}},
 	{"store/retain", []string{"store"}},
