@@ -37,7 +37,7 @@ func openReal(path string) (*os.File, error) {
 }
 
 func openat2(at int, path string, resolve uint64) (fd int, err error) {
-	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: resolve}
+	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolve}
 	for {
 		fd, err = unix.Openat2(at, path, &how)
 		// EAGAIN: a rename or mount raced with the lookup, which must not be

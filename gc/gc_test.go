@@ -1,0 +1,533 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"eaglebatch/internal/fault"
+	"eaglebatch/internal/fsx"
+	"eaglebatch/internal/progress"
+	"eaglebatch/store"
+	"eaglebatch/store/blob"
+	"eaglebatch/store/genindex"
+	"eaglebatch/store/retain"
+	"eaglebatch/store/storetest"
+)
+
+// clock is a time that tests move.
+type clock struct{ t time.Time }
+
+func newClock() *clock { return &clock{t: time.Now()} }
+
+func (c *clock) now() time.Time { return c.t }
+
+func (c *clock) pass(d time.Duration) { c.t = c.t.Add(d) }
+
+// put records a generation and makes its directory with a few files.
+func put(t testing.TB, ws *store.Workspace, name string, state store.GenState, change func(*store.GenerationRow)) store.GenerationRow {
+	t.Helper()
+	var g store.GenerationRow
+	update(t, ws, func(tx *store.Tx) error {
+		id, err := tx.Next("generation")
+		if err != nil {
+			return err
+		}
+		g = store.GenerationRow{ID: id, Name: name, Origin: "made", State: state, Kind: retain.KindStates,
+			Path: fmt.Sprintf("generations/%06d", id), Created: time.Now(), Changed: time.Now()}
+		if state == store.GenSealed {
+			g.Sealed = time.Now()
+		}
+		if change != nil {
+			change(&g)
+		}
+		return tx.PutGeneration(g)
+	})
+	dir := ws.GenerationDir(g)
+	write(t, filepath.Join(dir, "LEASE"), 0)
+	write(t, filepath.Join(dir, "blob-000000.ebb"), 20000)
+	write(t, filepath.Join(dir, "blob-000001.ebb"), 5000)
+	if state == store.GenSealed {
+		m := genindex.Manifest{Format: 1, Generation: g.ID, Name: name, Kind: "states",
+			Meta:  blob.Meta{Layers: []int{1}, Hidden: 8, DType: "bf16", Codec: "raw"},
+			Files: []genindex.ManifestFile{{Name: "blob-000000.ebb", Bytes: 20000, Hash: "0011223344556677"}, {Name: "blob-000001.ebb", Bytes: 5000, Hash: "0011223344556677"}}}
+		if _, err := genindex.WriteManifest(nil, dir, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g
+}
+
+func update(t testing.TB, ws *store.Workspace, fn func(tx *store.Tx) error) {
+	t.Helper()
+	if err := ws.Update(context.Background(), "test", fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t testing.TB, path string, n int) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, make([]byte, n), 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func row(t testing.TB, ws *store.Workspace, id uint32) (g store.GenerationRow) {
+	t.Helper()
+	err := ws.View(func(r store.Reader) (err error) {
+		g, _, err = r.Generation(id)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func mustPlan(t testing.TB, ws *store.Workspace, o Options) *Sweep {
+	t.Helper()
+	s, err := Plan(t.Context(), ws, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func mustExecute(t testing.TB, ws *store.Workspace, o Options) *Sweep {
+	t.Helper()
+	s := mustPlan(t, ws, o)
+	if _, err := Execute(t.Context(), ws, s, o, progress.Nop{}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func item(t testing.TB, s *Sweep, id uint32) Item {
+	t.Helper()
+	for _, it := range s.Items {
+		if it.Generation.ID == id {
+			return it
+		}
+	}
+	t.Fatalf("generation %d is not in the sweep", id)
+	return Item{}
+}
+
+func there(t testing.TB, path string) bool {
+	t.Helper()
+	ok, err := exists(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ok
+}
+
+func TestLifeOfASupersededGeneration(t *testing.T) {
+	ws, c := storetest.MustInit(t), newClock()
+	old := put(t, ws, "old", store.GenSealed, nil)
+	new := put(t, ws, "new", store.GenSealed, nil)
+	o := Options{Keep: 1, MinAge: time.Hour, Clock: c.now}
+	c.pass(time.Minute)
+
+	s := mustExecute(t, ws, o)
+	if it := item(t, s, old.ID); it.Action != ActionTrash || it.Bytes < 25000 || it.Files != 4 {
+		t.Errorf("old: %+v", it)
+	}
+	if it := item(t, s, new.ID); it.Action != ActionKeep {
+		t.Errorf("new: %+v", it)
+	}
+	g := row(t, ws, old.ID)
+	if g.State != store.GenTrashed || there(t, ws.GenerationDir(old)) || !there(t, filepath.Join(ws.Dir(), g.Trash, "blob-000000.ebb")) {
+		t.Errorf("after the first sweep: %+v", g)
+	}
+
+	c.pass(30 * time.Minute)
+	if it := item(t, mustExecute(t, ws, o), old.ID); it.Action != ActionKeep || !strings.Contains(it.Reason, "30m00s") {
+		t.Errorf("within the grace period: %+v", it)
+	}
+	c.pass(-40 * time.Minute)
+	if it := item(t, mustExecute(t, ws, o), old.ID); it.Action != ActionKeep || !strings.Contains(it.Reason, "clock") {
+		t.Errorf("with the clock set back: %+v", it)
+	}
+	c.pass(2 * time.Hour)
+	if s := mustExecute(t, ws, o); item(t, s, old.ID).Action != ActionUnlink || s.Free == 0 && old.Bytes > 0 {
+		t.Errorf("after the grace period: %+v", s)
+	}
+	if g := row(t, ws, old.ID); !retain.IsGone(g) || g.Bytes != 0 || there(t, filepath.Join(ws.TrashDir(), trashName(old))) {
+		t.Errorf("at the end: %+v", g)
+	}
+	if s := mustPlan(t, ws, o); len(s.Items) != 1 {
+		t.Errorf("a generation that is gone is still listed: %+v", s.Items)
+	}
+}
+
+func TestWhatIsKept(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		state  store.GenState
+		change func(ws *store.Workspace, g *store.GenerationRow)
+		o      Options
+		action string
+		reason string
+	}{
+		{name: "superseded", state: store.GenSealed, action: ActionTrash, reason: "superseded"},
+		{name: "abandoned", state: store.GenAbandoned, action: ActionTrash},
+		{name: "retired", state: store.GenRetired, action: ActionTrash},
+		{name: "building", state: store.GenBuilding, action: ActionKeep, reason: "being built"},
+		{name: "pinned", state: store.GenAbandoned, change: func(_ *store.Workspace, g *store.GenerationRow) { g.Pinned = "mine" }, action: ActionKeep, reason: "mine"},
+		{name: "among the newest two", state: store.GenSealed, o: Options{Keep: 2}, action: ActionKeep, reason: "newest 2"},
+		{name: "named although kept", state: store.GenSealed, o: Options{Keep: 2, Names: []string{"g"}}, action: ActionTrash, reason: "decision"},
+		{name: "named by number", state: store.GenSealed, o: Options{Keep: 2, Names: []string{"1"}}, action: ActionTrash},
+		{name: "another is named", state: store.GenAbandoned, o: Options{Names: []string{"new"}}, action: ActionKeep, reason: "not named"},
+		{name: "named but pinned", state: store.GenSealed, change: func(_ *store.Workspace, g *store.GenerationRow) { g.Pinned = "mine" },
+			o: Options{Names: []string{"g"}}, action: ActionKeep, reason: "mine"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ws := storetest.MustInit(t)
+			g := put(t, ws, "g", tc.state, func(g *store.GenerationRow) {
+				if tc.change != nil {
+					tc.change(ws, g)
+				}
+			})
+			put(t, ws, "new", store.GenSealed, nil)
+			it := item(t, mustPlan(t, ws, tc.o), g.ID)
+			if it.Action != tc.action || !strings.Contains(it.Reason, tc.reason) {
+				t.Errorf("%s: %s", it.Action, it.Reason)
+			}
+		})
+	}
+}
+
+func TestNothingNewerIsSealed(t *testing.T) {
+	ws := storetest.MustInit(t)
+	g := put(t, ws, "only", store.GenSealed, nil)
+	put(t, ws, "proof", store.GenSealed, func(g *store.GenerationRow) { g.Kind = retain.KindProof })
+	put(t, ws, "next", store.GenBuilding, nil)
+	for _, tc := range []struct {
+		o    Options
+		want string
+	}{{Options{}, ActionKeep}, {Options{NoFallback: true}, ActionTrash}, {Options{Names: []string{"only"}}, ActionTrash}, {Options{Keep: 1, NoFallback: true}, ActionKeep}} {
+		if it := item(t, mustPlan(t, ws, tc.o), g.ID); it.Action != tc.want {
+			t.Errorf("%+v: %s (%s)", tc.o, it.Action, it.Reason)
+		}
+	}
+	if _, err := Plan(t.Context(), ws, Options{Names: []string{"nonesuch"}}); !errors.Is(err, retain.ErrUnknown) {
+		t.Errorf("a decision on an unknown generation: %v", err)
+	}
+}
+
+func TestADamagedSuccessorReplacesNothing(t *testing.T) {
+	ws := storetest.MustInit(t)
+	old := put(t, ws, "old", store.GenSealed, nil)
+	new := put(t, ws, "new", store.GenSealed, nil)
+	storetest.Truncate(t, filepath.Join(ws.GenerationDir(new), "blob-000001.ebb"), 4999)
+	it := item(t, mustExecute(t, ws, Options{}), old.ID)
+	if it.Action != ActionKeep || !it.Refused || !strings.Contains(it.Reason, "4999 bytes, not 5000") {
+		t.Errorf("%+v", it)
+	}
+}
+
+func TestNeedsAreKept(t *testing.T) {
+	ws := storetest.MustInit(t)
+	base := put(t, ws, "base", store.GenAbandoned, nil)
+	user := put(t, ws, "user", store.GenSealed, func(g *store.GenerationRow) { g.Needs = []uint32{base.ID} })
+	put(t, ws, "new", store.GenSealed, nil)
+	planned := put(t, ws, "planned", store.GenRetired, nil)
+	w, err := genindex.Create(nil, mkdir(t, ws.PlanPath(1)), genindex.Meta{Datasets: []string{"d"}, Blob: blob.Meta{Layers: []int{1}, Hidden: 8, DType: "bf16", Codec: "raw", ChunkBytes: 1 << 16, Datasets: []string{"d"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Position(genindex.Position{Gen: planned.ID, Rows: 1, Mask: genindex.NoMask}, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.Splits([]genindex.Split{{Name: "train", Count: 1}})
+	if err := w.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	update(t, ws, func(tx *store.Tx) error { return tx.PutPlan(store.PlanRow{ID: 1}) })
+
+	c := newClock()
+	c.pass(time.Minute)
+	o := Options{MinAge: time.Hour, Clock: c.now}
+	s := mustExecute(t, ws, o)
+	for id, want := range map[uint32]string{base.ID: "the index of generation 2 (user)", planned.ID: "the plan in force"} {
+		if it := item(t, s, id); it.Action != ActionKeep || !strings.Contains(it.Reason, want) {
+			t.Errorf("generation %d: %s (%s)", id, it.Action, it.Reason)
+		}
+	}
+	// user is in the trash now and can be restored: what it needs must stay
+	if it := item(t, mustPlan(t, ws, o), base.ID); row(t, ws, user.ID).State != store.GenTrashed || it.Action != ActionKeep {
+		t.Errorf("base goes before its user is gone: %+v", it)
+	}
+	c.pass(2 * time.Hour)
+	mustExecute(t, ws, o)
+	if it := item(t, mustPlan(t, ws, o), base.ID); it.Action != ActionTrash {
+		t.Errorf("base is kept for a user that is gone: %+v", it)
+	}
+}
+
+func mkdir(t testing.TB, path string) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestSamplesGenerations(t *testing.T) {
+	ws := storetest.MustInit(t)
+	for _, n := range []uint32{1, 2, 3} {
+		write(t, filepath.Join(ws.SamplesDir(n), "000001.sst"), 9000)
+	}
+	write(t, filepath.Join(ws.Dir(), "samples", "notes", "x"), 1)
+	update(t, ws, func(tx *store.Tx) error {
+		return errors.Join(tx.PutDataset(store.DatasetRow{Name: "d", SamplesGen: 2}), tx.PutPhase(store.PhaseRow{Name: store.PhaseMerge, State: store.Running}))
+	})
+	o := Options{Now: true}
+	s := mustExecute(t, ws, o)
+	if there(t, ws.SamplesDir(1)) || !there(t, ws.SamplesDir(2)) || !there(t, ws.SamplesDir(3)) {
+		t.Error("while a merge runs only what came before the samples in use may go")
+	}
+	if len(s.Unknown) != 1 || s.Unknown[0] != "samples/notes" {
+		t.Errorf("unknown directories: %v", s.Unknown)
+	}
+	update(t, ws, func(tx *store.Tx) error {
+		return tx.PutPhase(store.PhaseRow{Name: store.PhaseMerge, State: store.Done})
+	})
+	mustExecute(t, ws, o)
+	if !there(t, ws.SamplesDir(2)) || there(t, ws.SamplesDir(3)) || !there(t, filepath.Join(ws.Dir(), "samples", "notes", "x")) {
+		t.Error("superseded samples stay, or others go")
+	}
+}
+
+func TestRestore(t *testing.T) {
+	ws, c := storetest.MustInit(t), newClock()
+	old := put(t, ws, "old", store.GenSealed, nil)
+	put(t, ws, "new", store.GenSealed, nil)
+	o := Options{MinAge: time.Hour, Clock: c.now}
+	mustExecute(t, ws, o)
+	if err := Restore(t.Context(), ws, "old"); err != nil {
+		t.Fatal(err)
+	}
+	g := row(t, ws, old.ID)
+	if g.State != store.GenSealed || g.Trash != "" || !there(t, filepath.Join(ws.GenerationDir(g), "blob-000001.ebb")) {
+		t.Errorf("restored: %+v", g)
+	}
+	c.pass(3 * time.Hour)
+	if it := item(t, mustExecute(t, ws, o), old.ID); it.Action != ActionKeep || !strings.Contains(it.Reason, "restored") {
+		t.Errorf("the next sweep takes it again: %+v", it)
+	}
+	if err := Restore(t.Context(), ws, "old"); err == nil {
+		t.Error("restored what is not in the trash")
+	}
+	if err := errors.Join(Unpin(t.Context(), ws, "old"), Retire(t.Context(), ws, "old")); err != nil {
+		t.Fatal(err)
+	}
+	o.Now = true
+	mustExecute(t, ws, o)
+	if err := Restore(t.Context(), ws, "old"); !errors.Is(err, retain.ErrUnknown) {
+		t.Errorf("restore of what is gone: %v", err)
+	}
+}
+
+func TestPinAndRetire(t *testing.T) {
+	ws := storetest.MustInit(t)
+	g := put(t, ws, "g", store.GenSealed, nil)
+	if err := Pin(t.Context(), ws, "g", "paper"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Retire(t.Context(), ws, "g"); err == nil || !strings.Contains(err.Error(), "paper") {
+		t.Errorf("retired what is pinned: %v", err)
+	}
+	if err := errors.Join(Unpin(t.Context(), ws, "1"), Retire(t.Context(), ws, "1")); err != nil {
+		t.Fatal(err)
+	}
+	if it := item(t, mustPlan(t, ws, Options{Keep: 1}), g.ID); it.Action != ActionTrash {
+		t.Errorf("retired: %+v", it)
+	}
+}
+
+func TestExecuteRefusesAChangedPlan(t *testing.T) {
+	ws := storetest.MustInit(t)
+	g := put(t, ws, "g", store.GenAbandoned, nil)
+	s := mustPlan(t, ws, Options{})
+	write(t, filepath.Join(ws.GenerationDir(g), "blob-000002.ebb"), 10)
+	if _, err := Execute(t.Context(), ws, s, Options{}, progress.Nop{}); !errors.Is(err, ErrChanged) {
+		t.Errorf("executed a plan that changed: %v", err)
+	}
+	if row(t, ws, g.ID).State != store.GenAbandoned || !there(t, ws.GenerationDir(g)) {
+		t.Error("it was touched")
+	}
+}
+
+func TestAReadersLease(t *testing.T) {
+	ws := storetest.MustInit(t)
+	g := put(t, ws, "g", store.GenAbandoned, nil)
+	f, err := os.Open(filepath.Join(ws.GenerationDir(g), leaseName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	if it := item(t, mustExecute(t, ws, Options{Now: true}), g.ID); it.Action != ActionKeep || !strings.Contains(it.Reason, "lease") {
+		t.Errorf("%+v", it)
+	}
+	// A reader that comes between plan and sweep is respected too.
+	pl, err := openPlace("", ws.GenerationDir(g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := takeLease(pl.dir); !errors.Is(err, errLeased) {
+		t.Errorf("took a lease that a reader holds: %v", err)
+	}
+	if err := errors.Join(pl.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if it := item(t, mustExecute(t, ws, Options{Now: true}), g.ID); it.Action != ActionTrash {
+		t.Errorf("%+v", it)
+	}
+}
+
+// TestDrill fails at each hit of each point of a sweep and then runs it again:
+// nothing that is needed is lost, and nothing is half gone unlisted.
+func TestDrill(t *testing.T) {
+	points := []fault.Point{fault.GCBeforeCondemn, fault.GCAfterCondemn, fault.GCAfterTrash, fault.GCBeforeUnlink, fault.GCAfterUnlink, fault.LedgerBeforeAppend, fault.LedgerAfterAppend, fault.LedgerAfterCommit}
+	for _, p := range points {
+		hits := 0
+		for n := int64(1); ; n++ {
+			if !drill(t, p, n) {
+				break
+			}
+			hits++
+		}
+		if hits == 0 {
+			t.Errorf("%s is never reached", p)
+		}
+	}
+}
+
+// drill returns false where the fault no longer strikes.
+func drill(t *testing.T, p fault.Point, n int64) (struck bool) {
+	dir := t.TempDir()
+	ws, err := store.Init(t.Context(), dir, store.Options{Reserve: 64 << 10, Memory: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, ws, "a", store.GenAbandoned, nil)
+	put(t, ws, "b", store.GenSealed, nil)
+	put(t, ws, "c", store.GenSealed, nil)
+	adopted := adoptTree(t, ws)
+	if err := ws.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fs := &fsx.FS{Faults: fault.New(p, n)}
+	if ws, err = store.Open(t.Context(), dir, store.Options{Reserve: 64 << 10, Memory: 64 << 20, FS: fs}); err != nil {
+		t.Fatal(err)
+	}
+	sweepAll := func() error {
+		for _, o := range []Options{{Keep: 1}, {Names: []string{"old"}, Now: true}, {Keep: 1, Now: true}} {
+			s, err := Plan(t.Context(), ws, o)
+			if err != nil {
+				return err
+			}
+			if _, err := Execute(t.Context(), ws, s, o, progress.Nop{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	err = sweepAll()
+	struck = errors.Is(err, fault.ErrInjected)
+	if err != nil && !struck {
+		t.Fatalf("%s hit %d: %v", p, n, err)
+	}
+	if cerr := ws.Close(); cerr != nil && !struck {
+		t.Fatal(cerr)
+	}
+	ws = storetest.MustOpen(t, dir)
+	checkListed(t, ws, adopted, fmt.Sprintf("%s hit %d", p, n))
+	if err := sweepAll(); err != nil {
+		t.Fatalf("%s hit %d: the second run: %v", p, n, err)
+	}
+	for _, name := range []string{"a", "b", "old"} {
+		if gens := live(t, ws); slices.Contains(gens, name) {
+			t.Errorf("%s hit %d: %s is still there", p, n, name)
+		}
+	}
+	if !there(t, filepath.Join(ws.Dir(), "generations/000003/blob-000001.ebb")) || there(t, adopted) {
+		t.Errorf("%s hit %d: the wrong directory is left", p, n)
+	}
+	if ents, err := os.ReadDir(ws.TrashDir()); err != nil && !errors.Is(err, os.ErrNotExist) || len(ents) > 0 {
+		t.Errorf("%s hit %d: the trash holds %v (%v)", p, n, ents, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(filepath.Dir(adopted), ".eaglebatch-trash-*")); err != nil || len(left) > 0 {
+		t.Errorf("%s hit %d: left %v (%v)", p, n, left, err)
+	}
+	return struck
+}
+
+func live(t testing.TB, ws *store.Workspace) (names []string) {
+	t.Helper()
+	err := ws.View(func(r store.Reader) error {
+		gens, err := r.Generations()
+		for _, g := range gens {
+			if !retain.IsGone(g) {
+				names = append(names, g.Name)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// checkListed makes sure that a directory which is not whole has a row that
+// says so.
+func checkListed(t *testing.T, ws *store.Workspace, adopted, when string) {
+	t.Helper()
+	err := ws.View(func(r store.Reader) error {
+		gens, err := r.Generations()
+		for _, g := range gens {
+			whole := func(dir string) bool {
+				want := []string{"LEASE", "blob-000000.ebb", "blob-000001.ebb"}
+				if g.Origin == retain.Adopted {
+					want = []string{"rows_0-2000/data_0.ckpt", "rows_0-2000/data_1.ckpt"}
+				}
+				for _, f := range want {
+					if !there(t, filepath.Join(dir, f)) {
+						return false
+					}
+				}
+				return true
+			}
+			place, trash := ws.GenerationDir(g), filepath.Join(ws.Dir(), g.Trash)
+			if filepath.IsAbs(g.Trash) {
+				trash = g.Trash
+			}
+			switch {
+			case g.Path == "":
+			case g.State == store.GenTrashed && !whole(trash), g.State == store.GenCondemned && !whole(trash) && !whole(place),
+				g.State != store.GenTrashed && g.State != store.GenCondemned && !whole(place):
+				t.Errorf("%s: generation %d (%s) is %s but not whole", when, g.ID, g.Name, g.State)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = adopted
+}
