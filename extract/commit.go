@@ -148,7 +148,9 @@ func (r *run) inspect(ctx context.Context, no int) (info blob.Info, absent map[i
 			info.RawBytes += int64(rd.LayerLen(i, l)) * int64(r.meta.RowBytes())
 		}
 	}
-	if info.Bytes, err = rd.Verify(ctx, func(d blob.Damage) { err = errors.Join(err, d.Err) }); err != nil {
+	var damage error
+	info.Bytes, err = rd.Verify(ctx, func(d blob.Damage) { damage = errors.Join(damage, d.Err) })
+	if err = errors.Join(err, damage); err != nil {
 		return info, nil, err
 	}
 	info.Hash, err = blob.HashFile(ctx, path)

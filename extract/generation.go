@@ -8,13 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
-	"eaglebatch/extract/backend"
 	"eaglebatch/internal/fault"
 	"eaglebatch/internal/fsx"
-	"eaglebatch/internal/progress"
 	"eaglebatch/store"
 	"eaglebatch/store/blob"
 	"eaglebatch/store/genindex"
@@ -26,64 +23,6 @@ const (
 	indexName = "index.ebi"
 	headName  = "target_head.safetensors"
 )
-
-// Run extracts what the plan in force still lacks and seals the generation.
-func Run(ctx context.Context, ws *store.Workspace, o Options, rep progress.Reporter) (res Result, err error) {
-	if o, err = o.withDefaults(); err != nil {
-		return Result{}, err
-	}
-	r := &run{
-		o: o, ws: ws, fs: ws.FS(), rep: rep,
-		open: map[int][]*job{}, claimed: map[int]bool{}, sealed: map[int]bool{},
-		trouble: map[entryKey]*trouble{}, streak: map[entryKey]bool{},
-	}
-	r.cond = sync.NewCond(&r.mu)
-	if err := r.openPlan(); err != nil {
-		return Result{}, err
-	}
-	if r.gen.State == store.GenSealed {
-		return Result{Generation: r.gen, Sealed: true}, nil
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	if err := r.openGeneration(ctx); err != nil {
-		return Result{}, err
-	}
-	rep.Start(progress.Phase{Name: store.PhaseExtract, Unit: unit, Done: r.gen.Distinct + r.gen.Quarantined, Total: r.cost.entries})
-	defer rep.Finish()
-	if err := r.extract(ctx); err != nil {
-		return Result{Generation: r.row()}, err
-	}
-	if !r.allSealed() {
-		return Result{Generation: r.row(), Stopped: true}, nil
-	}
-	if err := r.seal(ctx); err != nil {
-		return Result{Generation: r.row()}, err
-	}
-	return Result{Generation: r.gen, Sealed: true}, nil
-}
-
-// Abandon gives up the generation that the plan in force was being extracted
-// to, or was extracted to, so that the next Run begins a new one.
-func Abandon(ctx context.Context, ws *store.Workspace) error {
-	return ws.Update(ctx, "abandon", func(tx *store.Tx) error {
-		p, ok, err := tx.Plan()
-		if err != nil || !ok || p.Generation == 0 {
-			return err
-		}
-		g, ok, err := tx.Generation(p.Generation)
-		if err != nil {
-			return err
-		}
-		if ok && g.State == store.GenBuilding {
-			g.State, g.Changed = store.GenAbandoned, time.Now().UTC()
-			if err := tx.PutGeneration(g); err != nil {
-				return err
-			}
-		}
-		p.Generation = 0
-		return tx.PutPlan(p)
-	})
-}
 
 // openPlan reads the plan in force and the generation that it belongs to, if
 // there is one.
@@ -357,46 +296,4 @@ func (r *run) failEarly(err error) {
 		r.cancel(err)
 	}
 	r.cond.Broadcast()
-}
-
-// describe asks the engine what it is, as long as patience lasts, and compares
-// that with the plan.
-func (r *run) describe(ctx context.Context) error {
-	began := time.Now()
-	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
-		var err error
-		if r.info, err = r.o.Backend.Describe(ctx); err == nil {
-			break
-		}
-		left := r.o.Patience - time.Since(began)
-		if !errors.Is(err, backend.ErrUnavailable) || left <= 0 {
-			return err
-		}
-		r.rep.Waiting(fmt.Sprintf("the engine: %v", err))
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-r.o.Interrupt:
-			return err
-		case <-time.After(min(wait, left)):
-		}
-	}
-	r.rep.Waiting("")
-	i, m := r.info, r.meta
-	name := i.Engine + " " + i.Version
-	switch {
-	case i.Slots < 1:
-		return fmt.Errorf("%s: %d slots", name, i.Slots)
-	case i.Hidden != m.Hidden:
-		return fmt.Errorf("%s: hidden size %d, the plan has %d", name, i.Hidden, m.Hidden)
-	case !slices.Equal(i.Capture, m.Layers):
-		return fmt.Errorf("%s: captures layers %v, the plan has %v", name, i.Capture, m.Layers)
-	case i.DType != m.DType:
-		return fmt.Errorf("%s: gives %s, the plan has %s", name, i.DType, m.DType)
-	case i.Synthetic != m.Synthetic:
-		return fmt.Errorf("%s: made-up values are %t, in the plan %t", name, i.Synthetic, m.Synthetic)
-	case i.Layers == m.Layers[len(m.Layers)-1] && i.LastPreNorm != m.LastPreNorm:
-		return fmt.Errorf("%s: last layer before the final norm is %t, in the plan %t", name, i.LastPreNorm, m.LastPreNorm)
-	}
-	return nil
 }

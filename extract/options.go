@@ -34,6 +34,9 @@ type Options struct {
 	Name        string          // of the generation; "": gen-NNNNNN
 	Kind        string          // of the generation; "": the plan's, or states
 	Identity    []store.Part    // what must agree for another generation to use the states; nil: the plan's
+
+	silence time.Duration // without an answer, after which an idle slot takes over; 0: ten seconds
+	backoff time.Duration // before the first retry; 0: a quarter of a second
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -48,6 +51,8 @@ func (o Options) withDefaults() (Options, error) {
 	def(&o.Patience, 5*time.Minute)
 	def(&o.CanaryEvery, time.Hour)
 	def(&o.Grace, time.Minute)
+	def(&o.silence, 10*time.Second)
+	def(&o.backoff, 250*time.Millisecond)
 	if o.Memory <= 0 {
 		o.Memory = 1 << 30
 	}

@@ -68,15 +68,20 @@ func duration(tokens int64, rate float64) time.Duration {
 // never is the time that a slot takes that does not answer.
 const never = 1000 * time.Hour
 
-// silence is how long a slot may give no answer before others take its blobs.
-const silence = 10 * time.Second
-
 // eta is how long the slot needs for so many tokens. Held: run.mu.
 func (s *slot) eta(tokens int64) time.Duration {
-	if s.down || len(s.inflight) > 0 && time.Since(s.heard) > max(silence, 10*s.slowest) {
+	quiet := time.Since(s.heard)
+	if s.down || len(s.inflight) > 0 && quiet > max(s.r.o.silence, 10*s.slowest) {
 		return never
 	}
-	return duration(tokens, s.rate)
+	rate := s.rate
+	for _, rq := range s.inflight {
+		// It may still be at its first sample: then it is at most so fast.
+		if most := float64(len(rq.ids)) / quiet.Seconds(); rate <= 0 || most < rate/10 {
+			rate = most
+		}
+	}
+	return duration(tokens, rate)
 }
 
 func (r *run) blobTokens(no int) (n int64) {

@@ -65,7 +65,7 @@ func (s *slot) session(ctx context.Context) error {
 	if sendErr != nil && !errors.Is(sendErr, context.Canceled) {
 		r.fail(sendErr)
 	}
-	err, again := x.verdict(err, cause, closed)
+	again, err := x.verdict(err, cause, closed)
 	if x.canaryDied {
 		if cerr := r.canary.died(ctx); cerr != nil && ctx.Err() == nil {
 			r.fail(cerr)
@@ -81,7 +81,7 @@ func (s *slot) session(ctx context.Context) error {
 
 // verdict says how a session ended and what becomes of the requests in flight;
 // again are the jobs to be begun anew.
-func (x *session) verdict(err, cause error, closed bool) (verdict error, again []*job) {
+func (x *session) verdict(err, cause error, closed bool) (again []*job, verdict error) {
 	s, r := x.s, x.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +108,7 @@ func (x *session) verdict(err, cause error, closed bool) (verdict error, again [
 	for _, rq := range s.inflight {
 		x.canaryDied = x.canaryDied || blame && rq.job == nil && rq.taken
 	}
-	return err, s.settle(blame)
+	return s.settle(blame), err
 }
 
 // settle puts the requests in flight back in line. Where the engine died of one
@@ -233,13 +233,14 @@ func (x *session) ours(err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, context.Canceled) {
+		return err // the session ended first, for another reason
+	}
 	x.r.mu.Lock()
 	defer x.r.mu.Unlock()
 	x.ourFail = true
-	if !errors.Is(err, context.Canceled) {
-		err = x.r.spaceError(err, 0)
-		x.r.failLocked(err)
-	}
+	err = x.r.spaceError(err, 0)
+	x.r.failLocked(err)
 	return err
 }
 

@@ -45,9 +45,8 @@ func (e *errProtocol) Error() string { return "the engine broke the protocol: " 
 func (e *errProtocol) Unwrap() error { return e.err }
 
 const (
-	firstBackoff = 250 * time.Millisecond
-	lastBackoff  = 30 * time.Second
-	maxBroken    = 8 // protocol errors of one slot
+	lastBackoff = 30 * time.Second
+	maxBroken   = 8 // protocol errors of one slot
 )
 
 // loop runs sessions until there is nothing left for this slot.
@@ -94,7 +93,7 @@ func (s *slot) wait(ctx context.Context, failures int, cause error) bool {
 		r.fail(unavailable(fmt.Errorf("slot %d: nothing came for %s: %w", s.no, idle.Round(time.Second), cause)))
 		return false
 	}
-	d := min(lastBackoff, firstBackoff<<min(failures-1, 10), r.o.Patience-idle+time.Millisecond)
+	d := min(lastBackoff, r.o.backoff<<min(failures-1, 10), r.o.Patience-idle+time.Millisecond)
 	r.rep.Note("slot %d: %v; trying again in %s", s.no, cause, d.Round(time.Millisecond))
 	r.rep.Waiting(fmt.Sprintf("engine of slot %d", s.no))
 	defer r.rep.Waiting("")

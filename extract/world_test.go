@@ -44,16 +44,14 @@ type world struct {
 
 // planned says how the plan is made.
 type planned struct {
-	shape    shape
-	lengths  []int
-	perBlob  int // samples
-	lowVocab bool
-	fs       *fsx.FS
-	dir      string
-	repeats  int              // the first so many samples have a second position
-	change   func(*[]uint32)  // of each sample's ids
-	masks    map[int]int      // position of sample i has the mask of sample j
-	meta     func(*blob.Meta) // of the plan
+	shape   shape
+	lengths []int
+	perBlob int // samples
+	fs      *fsx.FS
+	dir     string
+	repeats int                       // the first so many samples have a second position
+	change  func(i int, ids []uint32) // changes the ids of each sample
+	meta    func(*blob.Meta)          // of the plan
 }
 
 func newWorld(t testing.TB, p planned) *world {
@@ -77,7 +75,7 @@ func newWorld(t testing.TB, p planned) *world {
 			}
 		}
 		if p.change != nil {
-			p.change(&s.IDs)
+			p.change(i, s.IDs)
 		}
 		w.samples = append(w.samples, s)
 	}
@@ -164,7 +162,7 @@ func (w *world) backend(slots int, faults string) *synthetic.Backend {
 }
 
 func (w *world) options(b backend.Backend) Options {
-	return Options{Backend: b, Memory: 64 << 20, Threads: 2, Patience: 20 * time.Second}
+	return Options{Backend: b, Memory: 64 << 20, Threads: 2, Patience: 20 * time.Second, backoff: 20 * time.Millisecond}
 }
 
 // run extracts; the notes are kept.
@@ -326,3 +324,51 @@ func lengths(n, most int) []int {
 }
 
 var share = human.Share{Absolute: 1000}
+
+// rated makes an engine of a set rate.
+func (w *world) rated(slots int, rate float64, faults string) *synthetic.Backend {
+	w.t.Helper()
+	b, err := synthetic.New(synthetic.Options{Hidden: w.shape.hidden, Layers: w.shape.layers, Vocab: testVocab,
+		Capture: w.shape.capture, DType: w.shape.dtype, Slots: slots, Faults: faults, Seed: 5, Rate: rate})
+	w.must(err)
+	return b
+}
+
+// seeded makes an engine with other values.
+func (w *world) seeded(seed uint64) *synthetic.Backend {
+	w.t.Helper()
+	b, err := synthetic.New(synthetic.Options{Hidden: w.shape.hidden, Layers: w.shape.layers, Vocab: testVocab,
+		Capture: w.shape.capture, DType: w.shape.dtype, Seed: seed})
+	w.must(err)
+	return b
+}
+
+// turning answers with another engine's values from request at on, within one
+// session.
+type turning struct {
+	backend.Backend
+	other backend.Backend
+	at    int
+}
+
+func (t *turning) Serve(ctx context.Context, slot int, in <-chan backend.Request, emit func(backend.Chunk) error) error {
+	first := make(chan backend.Request)
+	go func() {
+		defer close(first)
+		for range t.at {
+			select {
+			case rq, ok := <-in:
+				if !ok {
+					return
+				}
+				first <- rq
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	if err := t.Backend.Serve(ctx, slot, first, emit); err != nil {
+		return err
+	}
+	return t.other.Serve(ctx, slot, in, emit)
+}
