@@ -12,9 +12,8 @@ import (
 // seq is one sample of a batch.
 type seq struct {
 	backend.Request
-	first int       // its first row in the batch
-	keys  int       // offset of its packed keys and values, in rows of 32
-	freq  []float32 // radians a position, one for each pair of a head
+	first int // its first row in the batch
+	keys  int // offset of its packed keys and values, in rows
 	table *rotation
 }
 

@@ -259,6 +259,10 @@ func (e *engine) decodeRow(s segment, r int, dst []float32) {
 	if s.source != nil {
 		r = s.source(r)
 	}
-	s.Row(r, dst)
+	if s.Type == tensor.BF16 {
+		e.set.FromBF16(dst[:s.Cols], s.Raw(r))
+	} else {
+		s.Row(r, dst)
+	}
 	clear(dst[s.Cols:])
 }

@@ -13,25 +13,7 @@ func archSets() []*Set {
 	return out
 }
 
-func avx512() *Set {
-	s := Generic()
-	s.name = "avx512"
-	s.gemm = gemmAVX512
-	return s
-}
-
-func avx2() *Set {
-	s := Generic()
-	s.name = "avx2"
-	s.gemm = gemmAVX2
-	return s
-}
-
-//go:noescape
-func gemm12x32(kc, mt int, a *float32, lda int, b, c *float32, ldc, acc int)
-
-//go:noescape
-func gemm6x16(kc, mt int, a *float32, lda int, b, c *float32, ldc, acc int)
+func archBF16() []*BF16 { return nil }
 
 func flag(b bool) int {
 	if b {
@@ -40,12 +22,6 @@ func flag(b bool) int {
 	return 0
 }
 
-func gemmAVX512(kc, mt int, a *float32, lda int, b, c *float32, ldc int, acc bool) {
-	gemm12x32(kc, mt, a, lda, b, c, ldc, flag(acc))
-}
-
-func gemmAVX2(kc, mt int, a *float32, lda int, b, c *float32, ldc int, acc bool) {
-	gemm6x16(kc, 2*mt, a, lda, b, c, ldc, flag(acc))
-}
-
-func archBF16() []*BF16 { return nil }
+// body returns how much of n a vector loop takes; the rest is done in plain
+// Go, which gives the same bytes.
+func body(n int) int { return n &^ (Lanes - 1) }

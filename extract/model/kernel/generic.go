@@ -18,6 +18,7 @@ func Generic() *Set {
 		scale:   scaleGeneric,
 		rotate:  rotateGeneric,
 		toBF16:  toBF16Generic,
+		widen:   widenGeneric,
 		pack:    packGeneric,
 	}
 }
@@ -174,5 +175,11 @@ func toBF16Generic(dst []uint16, x []float32) {
 			continue
 		}
 		dst[i] = uint16((u + 0x7fff + u>>16&1) >> 16)
+	}
+}
+
+func widenGeneric(dst []float32, src []byte) {
+	for i := range dst {
+		dst[i] = math.Float32frombits(uint32(src[2*i])<<16 | uint32(src[2*i+1])<<24)
 	}
 }

@@ -24,9 +24,8 @@ type Set struct {
 	scale   func(x []float32, f float32)
 	rotate  func(lo, hi, cos, sin []float32)
 	toBF16  func(dst []uint16, x []float32)
-	// transpose packs 16 rows of 16 32-bit words: dst[16k'+j], with a row
-	// stride of dst of stride words, from rows[j][k'].
-	pack func(dst []float32, rows *[Panel][]float32, k0, kc int)
+	widen   func(dst []float32, src []byte)
+	pack    func(dst []float32, rows *[Panel][]float32, k0, kc int)
 }
 
 // Name is the name of the set: generic, avx2 or avx512.
@@ -126,3 +125,6 @@ func (s *Set) Rotate(lo, hi, cos, sin []float32) {
 
 // ToBF16 rounds x to bfloat16, ties to even.
 func (s *Set) ToBF16(dst []uint16, x []float32) { s.toBF16(dst[:len(x)], x) }
+
+// FromBF16 widens len(dst) little-endian bfloat16 values of src.
+func (s *Set) FromBF16(dst []float32, src []byte) { s.widen(dst, src[:2*len(dst)]) }
