@@ -1,0 +1,231 @@
+"""One blob (.ebb): header, footer index, chunks."""
+
+import struct
+import zlib
+
+import numpy as np
+
+from .codecs import CODECS
+from .errors import CorruptError, NewerError
+from .files import File, number, read_header, text, texts, xxh64_intdigest
+
+MAGIC = b"EBBLOB\r\n"
+TRAILER = struct.Struct("<QQIII12sQII8s")
+END = b"EBBEND\r\n"
+ENTRY = np.dtype([("sample", "<u8"), ("dataset", "<u4"), ("rows", "<u4"), ("tokens", "V16"), ("content", "V16"),
+                  ("first", "<u4"), ("chunks", "<u4"), ("flags", "<u4"), ("reason", "<u4")])
+CHUNK = np.dtype([("xxh64", "<u8"), ("crc32", "<u4"), ("raw", "<u4"), ("enc", "<u4"), ("codec", "u1"),
+                  ("reserved", "u1", 3)])
+ABSENT, SELECTED = 1, 2
+MAX_CHUNK = 64 << 20
+MAX_ROWS = 1 << 28
+MAX_FOOTER = 256 << 20
+BITS = {"bf16": "<u2", "fp16": "<u2", "fp32": "<u4", "fp8": "u1"}  # how a value is held before it is interpreted
+
+
+class Meta:
+    """What the header says of all entries."""
+
+    def __init__(self, path, j):
+        layers = j.get("layers")
+        if (not isinstance(layers, list) or not 1 <= len(layers) <= 1024
+                or not all(type(k) is int and 0 <= k < 1 << 31 for k in layers)
+                or any(a >= b for a, b in zip(layers, layers[1:]))):
+            raise CorruptError(path, f"layers are {layers!r}, expected 1 to 1024 ascending numbers")
+        self.layers = layers
+        self.generation = number(path, j, "generation", 0, 0xFFFFFFFF)
+        self.blob = number(path, j, "blob", 0, 0xFFFFFFFF, 0)
+        self.hidden_size = number(path, j, "hidden_size", 1, 1 << 20)
+        self.dtype = text(path, j, "dtype")
+        if self.dtype not in BITS:
+            raise CorruptError(path, f"dtype {self.dtype!r}")
+        self.row_values = self.hidden_size + (4 if self.dtype == "fp8" else 0)
+        self.row_bytes = self.row_values * np.dtype(BITS[self.dtype]).itemsize
+        self.block_rows = max(1, number(path, j, "chunk_bytes", 1, MAX_CHUNK) // self.row_bytes)
+        if self.block_rows * self.row_bytes > MAX_CHUNK:
+            raise CorruptError(path, f"chunks of {self.block_rows * self.row_bytes} bytes")
+        self.last_prenorm = j.get("last_prenorm") is True
+        self.synthetic = j.get("synthetic") is True
+        self.rows = text(path, j, "rows", "all")
+        self.model = text(path, j, "model")
+        self.tokenizer = text(path, j, "tokenizer")
+        self.engine = text(path, j, "engine")
+        self.datasets = texts(path, j, "datasets")
+
+
+class Blob:
+    """An open blob: its tables are checked as a whole at once, its chunks when they are read."""
+
+    def __init__(self, path):
+        f = self.file = File(path)
+        header, begin = read_header(f, MAGIC)
+        if header is None:
+            raise CorruptError(f.path, "the header has no JSON", 16)
+        self.meta = Meta(f.path, header)
+        self._read_footer(begin)
+
+    def _read_footer(self, begin):
+        f = self.file
+        at = f.size - TRAILER.size
+        if at < begin:
+            raise CorruptError(f.path, "the file is too short for a trailer", f.size)
+        t = f.read(at, TRAILER.size)
+        offset, length, entries, chunks, reasons, reserved, _, crc, own, magic = TRAILER.unpack(t)
+        if magic != END:
+            raise CorruptError(f.path, "there is no trailer: the file was cut, or something was appended", at + 56)
+        if zlib.crc32(t[:52]) != own:
+            raise CorruptError(f.path, "trailer checksum", at)
+        if any(reserved):
+            raise CorruptError(f.path, "reserved bytes of the trailer are not zero", at + 28)
+        if (length != ENTRY.itemsize * entries + CHUNK.itemsize * chunks + reasons or length > MAX_FOOTER
+                or offset < begin or offset + length != at):
+            raise CorruptError(f.path, "the footer is not where the trailer says", at)
+        b = f.read(offset, length)
+        if zlib.crc32(b) != crc:
+            raise CorruptError(f.path, "footer checksum", offset)
+        self.entries = np.frombuffer(b, ENTRY, entries)
+        self.chunks = np.frombuffer(b, CHUNK, chunks, ENTRY.itemsize * entries)
+        self._check_tables(begin, offset, reasons)
+        reason = self.entries["reason"].astype(np.int64)
+        self._reason_ends = length - reasons + np.cumsum(reason)
+        self._footer = b
+
+    def _check_tables(self, begin, end, reasons):
+        """Holds the tables to what the format promises, before any length from them is used."""
+        m, e, c = self.meta, self.entries, self.chunks
+        def need(ok, what):
+            if not np.all(ok):
+                raise CorruptError(self.file.path, what, end)
+        absent, selected = (e["flags"] & ABSENT) != 0, (e["flags"] & SELECTED) != 0
+        need(e["flags"] <= 3, "unknown flags of an entry")
+        need(~(absent & selected), "flags of an entry that exclude each other")
+        need(e["dataset"] < len(m.datasets), "dataset number of an entry")
+        need((e["rows"] >= 1) & (e["rows"] <= MAX_ROWS), "rows of an entry")
+        need(absent | (e["reason"] == 0), "a reason for an entry that is not absent")
+        need(e["reason"].sum(dtype=np.int64) == reasons, "reasons that do not add up")
+        L, R = len(m.layers), m.block_rows
+        rows = e["rows"].astype(np.int64)
+        want = np.where(absent, 0, 2 + np.where(selected, L, 0) + L * -(-rows // R))
+        need(e["chunks"] == want, "chunks of an entry")
+        need(e["first"] == np.cumsum(want) - want, "first chunk of an entry")
+        need(want.sum() == len(c), "chunks that do not add up")
+        need(c["reserved"] == 0, "reserved bytes of a chunk")
+        if (c["codec"] >= len(CODECS)).any():
+            raise NewerError(self.file.path, f"codec {c['codec'].max()}")
+
+        raw, enc, codec = c["raw"].astype(np.int64), c["enc"].astype(np.int64), c["codec"]
+        owner = np.repeat(np.arange(len(e)), want)
+        k = np.arange(len(c)) - e["first"].astype(np.int64)[owner]
+        n, maps = rows[owner], np.where(selected[owner], L, 0)
+        block = (k - 2 - maps) // L
+        full = np.clip(n - block * R, 0, R) * m.row_bytes
+        state, is_map = k >= 2 + maps, (k >= 2) & (k < 2 + maps)
+        need(raw[k == 0] == 4 * n[k == 0], "length of ids")
+        need(raw[k == 1] == -(-n[k == 1] // 8), "length of a mask")
+        need(((raw == 0) | (raw == -(-n // 8)))[is_map], "length of a row map")
+        part = selected[owner] & (raw % m.row_bytes == 0) & (raw <= full)
+        need(((raw == full) | part)[state], "length of a block")
+        need((codec[~state] <= 1), "codec of ids, mask or row map")
+        need(np.where(codec == 0, enc == raw, enc < raw), "encoded length of a chunk")
+        need(raw[codec == 1] <= 255 * enc[codec == 1], "encoded length of an lz4 chunk")
+        need(enc.sum() + begin == end, "encoded lengths that do not add up")
+        self._starts = begin + np.concatenate(([0], np.cumsum(enc)))
+
+    def reason(self, i):
+        """Why entry i is absent; None if it is not."""
+        if not self.entries["flags"][i] & ABSENT:
+            return None
+        end = int(self._reason_ends[i])
+        return bytes(self._footer[end - int(self.entries["reason"][i]):end]).decode("utf-8", "replace")
+
+    # Reading. Scratch belongs to the calling thread.
+
+    def _decode(self, i, enc, out):
+        """Decodes chunk i from enc, its bytes in the file, to out and checks it."""
+        c = self.chunks[i]
+        if len(out):
+            try:
+                CODECS[c["codec"]](enc, out, self.meta.dtype)
+            except CorruptError as e:
+                raise CorruptError(self.file.path, f"chunk {i}: {e.what}", int(self._starts[i])) from None
+        if xxh64_intdigest is not None:
+            ok = xxh64_intdigest(out) == c["xxh64"]
+        else:
+            ok = zlib.crc32(out) == c["crc32"]
+        if not ok:
+            raise CorruptError(self.file.path, f"chunk {i}: checksum", int(self._starts[i]))
+
+    def _small(self, i):
+        """The decoded bytes of chunk i."""
+        out = np.empty(int(self.chunks["raw"][i]), np.uint8)
+        self._decode(i, self.file.read(int(self._starts[i]), int(self.chunks["enc"][i])), out)
+        return out
+
+    def _bits(self, i, n):
+        b = np.unpackbits(self._small(i), bitorder="little")
+        if b[n:].any():
+            raise CorruptError(self.file.path, f"chunk {i}: bits after the last token", int(self._starts[i]))
+        return b[:n]
+
+    def ids(self, entry, rows):
+        """The first token ids of an entry: int64 [rows]."""
+        return self._small(int(self.entries["first"][entry])).view("<u4")[:rows].astype(np.int64)
+
+    def mask(self, entry, rows):
+        """The first mask values of an entry: uint8 [rows], 1 where a token is supervised."""
+        return self._bits(int(self.entries["first"][entry]) + 1, int(self.entries["rows"][entry]))[:rows]
+
+    def row_map(self, entry, layer):
+        """Which rows layer (an index into meta.layers) has stored: uint8 [all rows], or None for all."""
+        e = self.entries[entry]
+        i = int(e["first"]) + 2 + layer
+        if not e["flags"] & SELECTED or self.chunks["raw"][i] == 0:
+            return None
+        return self._bits(i, int(e["rows"]))
+
+    def states(self, entry, layers, outs):
+        """Reads the first rows of some layers (indexes) into arrays of BITS [rows, row_values].
+
+        Rows that are not stored become zero.
+        """
+        e, m = self.entries[entry], self.meta
+        n, R, L = int(e["rows"]), m.block_rows, len(m.layers)
+        selected = bool(e["flags"] & SELECTED)
+        maps = [self.row_map(entry, l) if selected else None for l in layers]
+        base = int(e["first"]) + 2 + (L if selected else 0)
+        rows = len(outs[0]) if outs else 0
+        for b in range(-(-rows // R)):
+            lo, hi = b * R, min(n, b * R + R)
+            at, enc = -1, None
+            for l, out, rowmap in sorted(zip(layers, outs, maps), key=lambda x: x[0]):
+                i = base + b * L + l
+                # Chunks that lie together are read together.
+                if enc is None or i >= at + len(ends):
+                    run = [k for k in sorted(layers) if k >= l]
+                    stop = l
+                    while stop + 1 in run:
+                        stop += 1
+                    at = i
+                    ends = self._starts[i + 1:i + 2 + stop - l]
+                    start = int(self._starts[i])
+                    enc = memoryview(self.file.read(start, int(ends[-1]) - start))
+                src = enc[int(self._starts[i]) - start:int(self._starts[i + 1]) - start]
+                keep = np.arange(lo, hi) if rowmap is None else lo + np.flatnonzero(rowmap[lo:hi])
+                self._block(i, src, keep, rowmap is None, lo, min(hi, rows), out)
+
+    def _block(self, i, src, keep, whole, lo, hi, out):
+        m = self.meta
+        if int(self.chunks["raw"][i]) != len(keep) * m.row_bytes:
+            raise CorruptError(self.file.path, f"chunk {i}: other rows than its row map", int(self._starts[i]))
+        dest = out[lo:hi]
+        if whole and len(keep) == hi - lo and dest.flags.c_contiguous:
+            self._decode(i, src, dest.reshape(-1).view(np.uint8))
+            return
+        full = np.empty((len(keep), m.row_values), out.dtype)
+        self._decode(i, src, full.reshape(-1).view(np.uint8))
+        if whole:
+            dest[...] = full[:hi - lo]
+        else:
+            dest[...] = 0
+            k = keep < hi
+            dest[keep[k] - lo] = full[k]
