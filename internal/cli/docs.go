@@ -28,6 +28,7 @@ type statDoc struct {
 	Waiting     string          `json:"waiting,omitempty"`
 	LastRun     *lastRunDoc     `json:"last_run,omitempty"`
 	Damage      string          `json:"damage,omitempty"`
+	Notes       []string        `json:"notes,omitempty"`
 	Next        string          `json:"next"`
 }
 

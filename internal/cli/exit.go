@@ -138,6 +138,10 @@ func hintFor(err error, code int) string {
 	if errors.As(err, &h) {
 		return h.hint
 	}
+	var c *store.CorruptError
+	if errors.As(err, &c) && c.Hint != "" {
+		return c.Hint
+	}
 	switch code {
 	case ExitNoWorkspace:
 		return "make one with 'eaglebatch init', or name it with --work DIR"

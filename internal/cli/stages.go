@@ -85,7 +85,8 @@ func (j *job) extractPhase(l limits, kind string, result *extract.Result) pipeli
 			}
 			return err
 		},
-		Cost: func() string { return "the samples not sealed yet are computed anew" + j.openCost() },
+		Reset: func(ctx context.Context) error { return extract.Abandon(ctx, j.ws) },
+		Cost:  func() string { return "the samples not sealed yet are computed anew" + j.openCost() },
 	}
 }
 
@@ -129,7 +130,7 @@ func (j *job) extractOptions(ctx context.Context) (extract.Options, func(), erro
 	o := extract.Options{
 		Backend: b, MinTop1: x.MinTop1, Memory: int64(x.Memory), Threads: x.Threads,
 		MaxQuarantined: x.MaxQuarantined, Reserve: j.cfg.Plan.Reserve,
-		Patience: x.Patience, Grace: x.Grace, Interrupt: j.interrupt, Identity: j.identity(),
+		Patience: x.Patience, Grace: x.Grace, Interrupt: j.interrupt,
 	}
 	if j.cfg.Extract.Backend == "synthetic" {
 		return o, done, nil
@@ -152,10 +153,18 @@ func (j *job) extractOptions(ctx context.Context) (extract.Options, func(), erro
 // seals a proof first where there is room for it.
 func (j *job) decide(ctx context.Context) error {
 	p, err := j.planRow()
-	if err != nil || p.Decision == store.Fits || p.NewSamples == 0 {
+	if err != nil || p.Decision == store.Fits || p.NewSamples == 0 || p.Generation != 0 {
 		return err
 	}
-	if p.Decision == store.FitsAfterGC && len(j.gcNames()) > 0 {
+	// What was short when the plan was made may fit by now.
+	var now store.PlanRow
+	if err := j.ws.View(func(r store.Reader) (err error) {
+		now, _, err = plan.Reassess(j.ws, r, p)
+		return err
+	}); err != nil {
+		return err
+	}
+	if now.Decision == store.Fits || now.Decision == store.FitsAfterGC && len(j.gcNames()) > 0 {
 		return nil
 	}
 	if err := j.proof(ctx, p); err != nil {

@@ -57,6 +57,12 @@ func (e *env) stat(c *cli.Context, dir string) (*statDoc, error) {
 		}
 		doc.Damage = err.Error()
 	}
+	if snap.StatusErr != nil {
+		doc.Notes = append(doc.Notes, fmt.Sprintf("status.json cannot be read and is left out: %v", snap.StatusErr))
+	}
+	if snap.Torn > 0 {
+		doc.Notes = append(doc.Notes, "the last step in checkpoints.jsonl is incomplete and does not count; the next run drops it")
+	}
 	if snap.Live {
 		doc.Holder = &holderDoc{PID: snap.Holder.PID, Command: snap.Holder.Command, Started: snap.Holder.Started}
 	} else if st := snap.Status; st != nil {
@@ -232,6 +238,9 @@ func (e *env) printStat(d *statDoc) error {
 		if err := e.printGenerations(d.Generations); err != nil {
 			return err
 		}
+	}
+	for _, n := range d.Notes {
+		fmt.Fprintf(e.out, "\nnote: %s\n", n)
 	}
 	if d.Waiting != "" {
 		fmt.Fprintf(e.out, "\nwaiting for %s\n", d.Waiting)
