@@ -89,7 +89,11 @@ func (b *Basis) fromGenerations(r store.Reader, o Options) error {
 	}
 	from := fmt.Sprintf("generation %d (%s)", best.ID, best.Name)
 	if b.Ratio == 0 {
-		b.Ratio, b.RatioFrom, b.RatioSpread = float64(best.Bytes)/float64(best.RawBytes), from, 0.02
+		n, err := blobBytes(r, best)
+		if err != nil {
+			return err
+		}
+		b.Ratio, b.RatioFrom, b.RatioSpread = float64(n)/float64(best.RawBytes), from, 0.02
 	}
 	tokens := float64(best.RawBytes) / float64(shapeOf(o.Meta, o.Rows).perToken())
 	if b.Rate == 0 && best.Seconds > 0 && best.Kind == retain.KindStates {

@@ -93,15 +93,7 @@ func generationBytes(r store.Reader, g store.GenerationRow) (int64, error) {
 	if g.Bytes > 0 {
 		return g.Bytes, nil
 	}
-	blobs, err := r.Blobs(g.ID)
-	if err != nil {
-		return 0, err
-	}
-	var n int64
-	for _, b := range blobs {
-		n += b.Bytes
-	}
-	return n, nil
+	return blobBytes(r, g)
 }
 
 func device(path string) (uint64, error) {
