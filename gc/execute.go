@@ -31,6 +31,11 @@ func Execute(ctx context.Context, ws *store.Workspace, s *Sweep, o Options, rep 
 	if fresh.Hash != s.Hash {
 		return 0, fmt.Errorf("%w (it was %s and is %s)", ErrChanged, s.Hash, fresh.Hash)
 	}
+	for _, it := range fresh.Items {
+		if it.Refused && len(o.Names) > 0 {
+			return 0, fmt.Errorf("generation %d (%s) was named, but %w", it.Generation.ID, it.Generation.Name, refusedAs(it))
+		}
+	}
 	st, err := newSite(ws)
 	if err != nil {
 		return 0, err
@@ -51,6 +56,9 @@ func Execute(ctx context.Context, ws *store.Workspace, s *Sweep, o Options, rep 
 				err = errors.Join(err, rerr)
 			}
 		}()
+	}
+	if err := x.stale(fresh); err != nil {
+		return 0, err
 	}
 	for _, it := range fresh.Items {
 		if err := x.item(it); err != nil {
@@ -97,7 +105,7 @@ func (x *executor) item(it Item) error {
 		return x.unlink(g)
 	}
 	g, err := x.trash(it)
-	if errors.Is(err, errLeased) {
+	if errors.Is(err, errLeased) && len(x.o.Names) == 0 {
 		x.rep.Note("generation %d (%s) is kept: a reader took its lease", g.ID, g.Name)
 		return nil
 	}
@@ -233,7 +241,8 @@ func (x *executor) trashed(g store.GenerationRow, err error) (store.GenerationRo
 	return g, err
 }
 
-// watch remembers what was free on a filesystem before the first deletion.
+// watch remembers what was free on a filesystem before the first deletion. It
+// is asked through the directory that holds the trash, which stays.
 func (x *executor) watch(dir *os.File) error {
 	dev, _, err := inode(dir)
 	if err != nil {
@@ -242,12 +251,30 @@ func (x *executor) watch(dir *os.File) error {
 	if _, ok := x.spaces[dev]; ok {
 		return nil
 	}
-	sp, err := fsx.SpaceAt(dir.Name())
-	x.spaces[dev] = space{path: x.ws.Dir(), before: sp.Free}
-	if err == nil && filepath.Dir(dir.Name()) != x.site.root {
-		x.spaces[dev] = space{path: filepath.Dir(dir.Name()), before: sp.Free}
+	at := filepath.Dir(filepath.Dir(dir.Name()))
+	sp, err := fsx.SpaceAt(at)
+	if err == nil {
+		x.spaces[dev] = space{path: at, before: sp.Free}
 	}
 	return err
+}
+
+// stale removes superseded plans and orders.
+func (x *executor) stale(s *Sweep) error {
+	dirs := map[string]bool{}
+	for _, f := range s.Stale {
+		path := filepath.Join(x.site.root, f.Path)
+		if err := x.fs.Remove(path); err != nil {
+			return err
+		}
+		dirs[filepath.Dir(path)] = true
+	}
+	for dir := range dirs {
+		if err := x.fs.SyncDir(dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // freed asks the filesystems again. It is a report: where one does not answer,

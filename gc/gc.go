@@ -49,11 +49,12 @@ type Item struct {
 
 // Sweep is a planned collection.
 type Sweep struct {
-	Items   []Item   `json:"items"`
-	Hash    string   `json:"hash"`
-	Trash   int64    `json:"trash_bytes"` // will move to the trash and stay there
-	Free    int64    `json:"free_bytes"`  // will be freed now
-	Unknown []string `json:"unknown"`     // directories among ours that the ledger does not know: never touched
+	Items   []Item      `json:"items"`
+	Hash    string      `json:"hash"`
+	Trash   int64       `json:"trash_bytes"` // will move to the trash and stay there
+	Free    int64       `json:"free_bytes"`  // will be freed now
+	Stale   []StaleFile `json:"stale"`       // superseded plans and orders: removed
+	Unknown []string    `json:"unknown"`     // directories among ours that the ledger does not know: never touched
 }
 
 // ErrChanged is returned by Execute where the sweep is no longer what Plan

@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 
 	"eaglebatch/internal/human"
@@ -75,7 +75,7 @@ func (p *planning) sweep() (*Sweep, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sweep{Items: []Item{}, Unknown: []string{}}
+	s := &Sweep{Items: []Item{}, Stale: []StaleFile{}, Unknown: []string{}}
 	for _, v := range verdicts {
 		if v.Class == retain.Gone {
 			continue
@@ -89,6 +89,12 @@ func (p *planning) sweep() (*Sweep, error) {
 	if err := p.strays(s); err != nil {
 		return nil, err
 	}
+	if err := p.stale(s); err != nil {
+		return nil, err
+	}
+	for _, f := range s.Stale {
+		s.Free += f.Bytes
+	}
 	for _, it := range s.Items {
 		switch {
 		case it.Action == ActionUnlink, it.Action == ActionTrash && it.Now:
@@ -97,12 +103,12 @@ func (p *planning) sweep() (*Sweep, error) {
 			s.Trash += it.Bytes
 		}
 	}
-	s.Hash, err = hash(s, p.o)
+	s.Hash, err = hash(s)
 	return s, err
 }
 
 // hash stands for what would be done, to what, in which state.
-func hash(s *Sweep, o Options) (string, error) {
+func hash(s *Sweep) (string, error) {
 	type row struct {
 		ID     uint32
 		Path   string
@@ -119,7 +125,10 @@ func hash(s *Sweep, o Options) (string, error) {
 			rows = append(rows, row{g.ID, g.Path, g.State, it.Action, it.Now, it.Bytes, it.id})
 		}
 	}
-	b, err := json.Marshal(rows)
+	b, err := json.Marshal(struct {
+		Rows  []row
+		Stale []StaleFile
+	}{rows, s.Stale})
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:8]), err
 }
@@ -158,6 +167,14 @@ func (p *planning) inspect(it Item) (Item, error) {
 		return refuse(it, err), nil
 	}
 	return it, err
+}
+
+// refusedAs is the reason for which an item was refused, as an error.
+func refusedAs(it Item) error {
+	if reason, ok := strings.CutPrefix(it.Reason, ErrRefused.Error()+": "); ok {
+		return fmt.Errorf("%w: %s", ErrRefused, reason)
+	}
+	return fmt.Errorf("%w: %s", ErrRefused, it.Reason)
 }
 
 func refuse(it Item, err error) Item {
@@ -292,103 +309,5 @@ func (p *planning) checkFallback() error {
 		}
 		return nil
 	}
-	return nil
-}
-
-// planNeeds lists the generations that the plan in force, and the plans of
-// generations being built, point into.
-func planNeeds(ctx context.Context, ws *store.Workspace, r store.Reader, gens []store.GenerationRow) ([]uint32, error) {
-	paths := map[string]bool{}
-	if plan, ok, err := r.Plan(); err != nil {
-		return nil, err
-	} else if ok {
-		paths[ws.PlanPath(plan.ID)] = true
-	}
-	for _, g := range gens {
-		if g.State == store.GenBuilding && g.Kind != retain.KindSamples && g.Plan != 0 {
-			paths[ws.PlanPath(g.Plan)] = true
-		}
-	}
-	found := map[uint32]bool{}
-	for path := range paths {
-		if err := indexNeeds(ctx, path, found); err != nil {
-			return nil, fmt.Errorf("what the plan needs cannot be told, so that nothing may go: %w", err)
-		}
-	}
-	out := make([]uint32, 0, len(found))
-	for id := range found {
-		out = append(out, id)
-	}
-	slices.Sort(out)
-	return out, nil
-}
-
-func indexNeeds(ctx context.Context, path string, found map[uint32]bool) (err error) {
-	f, err := genindex.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	for i := range f.Positions() {
-		if i&0xffff == 0 && ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if g := f.Position(i).Gen; g != 0 {
-			found[g] = true
-		}
-	}
-	return nil
-}
-
-// strays looks for directories where generations lie that have no row. Samples
-// that a later merge replaced are reclaimable; anything else is reported and
-// left alone.
-func (p *planning) strays(s *Sweep) error {
-	known := map[string]bool{}
-	for _, g := range p.gens {
-		known[filepath.Clean(g.Path)] = true
-	}
-	for _, dir := range []string{generationsDir, samplesDir} {
-		ents, err := os.ReadDir(filepath.Join(p.site.root, dir))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		for _, e := range ents {
-			rel := filepath.Join(dir, e.Name())
-			if known[rel] {
-				continue
-			}
-			n, err := strconv.ParseUint(e.Name(), 10, 32)
-			if err != nil || dir != samplesDir || len(e.Name()) < 6 {
-				s.Unknown = append(s.Unknown, rel)
-				continue
-			}
-			if err := p.straySamples(s, rel, uint32(n)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (p *planning) straySamples(s *Sweep, rel string, no uint32) error {
-	use, why, err := retain.SamplesInUse(p.r, no)
-	if err != nil {
-		return err
-	}
-	g := store.GenerationRow{Name: fmt.Sprintf("samples-%06d", no), Origin: "made", State: store.GenRetired, Kind: retain.KindSamples, Path: rel}
-	it := Item{Generation: g, Action: ActionTrash, Now: p.o.Now, Reason: "superseded samples"}
-	if use || len(p.o.Names) > 0 {
-		it.Action, it.Now, it.Reason = ActionKeep, false, why
-		s.Items = append(s.Items, it)
-		return nil
-	}
-	if it, err = p.inspect(it); err != nil {
-		return err
-	}
-	s.Items = append(s.Items, it)
 	return nil
 }
