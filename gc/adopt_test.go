@@ -18,11 +18,16 @@ import (
 func adoptTree(t testing.TB, ws *store.Workspace) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "hidden_states")
+	fillTree(t, dir)
+	mustAdopt(t, ws, dir, "old")
+	return dir
+}
+
+func fillTree(t testing.TB, dir string) {
+	t.Helper()
 	for _, f := range []string{"rows_0-2000/data_0.ckpt", "rows_0-2000/data_1.ckpt", "rows_2000-4000/data_2000.ckpt.gz"} {
 		write(t, filepath.Join(dir, f), 10000)
 	}
-	mustAdopt(t, ws, dir, "old")
-	return dir
 }
 
 func mustAdopt(t testing.TB, ws *store.Workspace, dir, name string) store.GenerationRow {
