@@ -78,6 +78,12 @@ func (r *run) account(tx *store.Tx, b store.BlobRow, seconds float64) error {
 	g.Distinct += b.Samples
 	g.Quarantined += b.Quarantined
 	g.Seconds += seconds
+	cursor := fmt.Sprintf("generation %d, %d blobs", g.ID, g.Blobs)
+	return errors.Join(tx.PutGeneration(g), r.putPhase(tx, g.Distinct+g.Quarantined, cursor))
+}
+
+// putPhase moves the phase's progress; the rest of its row is the runner's.
+func (r *run) putPhase(tx *store.Tx, done int64, cursor string) error {
 	p, ok, err := tx.Phase(store.PhaseExtract)
 	if err != nil {
 		return err
@@ -85,10 +91,8 @@ func (r *run) account(tx *store.Tx, b store.BlobRow, seconds float64) error {
 	if !ok {
 		p = store.PhaseRow{Name: store.PhaseExtract, State: store.Running}
 	}
-	p.Unit, p.Total = unit, r.cost.entries
-	p.Done = g.Distinct + g.Quarantined
-	p.Cursor = []byte(fmt.Sprintf("generation %d, %d blobs", g.ID, g.Blobs))
-	return errors.Join(tx.PutGeneration(g), tx.PutPhase(p))
+	p.Unit, p.Total, p.Done, p.Cursor = unit, r.cost.entries, done, []byte(cursor)
+	return tx.PutPhase(p)
 }
 
 // unit is what the phase's Done and Total count: distinct samples to compute.

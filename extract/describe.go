@@ -10,8 +10,8 @@ import (
 	"eaglebatch/extract/backend"
 )
 
-// describe asks the engine what it is, as long as patience lasts, and compares
-// that with the plan.
+// describe asks the engine what it is, as long as patience lasts, and holds it to
+// the plan.
 func (r *run) describe(ctx context.Context) error {
 	began := time.Now()
 	for wait := r.o.backoff; ; wait = min(2*wait, lastBackoff) {
@@ -33,6 +33,37 @@ func (r *run) describe(ctx context.Context) error {
 		}
 	}
 	r.rep.Waiting("")
+	if err := r.suits(); err != nil {
+		return err
+	}
+	return r.longest()
+}
+
+// longest refuses a plan with samples that the engine will not take, unless so
+// many may be missing.
+func (r *run) longest() error {
+	most := int64(r.info.MaxTokens)
+	if most <= 0 {
+		return nil
+	}
+	over, worst := int64(0), uint32(0)
+	for no := range r.idx.Blobs() {
+		for _, e := range r.idx.Entries(no) {
+			if int64(e.Rows) > most {
+				over++
+				worst = max(worst, e.Rows)
+			}
+		}
+	}
+	if over > r.o.MaxQuarantined.Of(r.cost.entries) {
+		return fmt.Errorf("%s takes at most %d tokens: %d planned samples are longer, up to %d: plan with max_tokens: %d, or start the engine with a larger bound",
+			r.info.Engine, most, over, worst, most)
+	}
+	return nil
+}
+
+// suits compares what the engine says of itself with the plan.
+func (r *run) suits() error {
 	i, m := r.info, r.meta
 	name := i.Engine + " " + i.Version
 	switch {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -268,10 +269,10 @@ func TestStops(t *testing.T) {
 	})
 	t.Run("interrupt", func(t *testing.T) {
 		w := newWorld(t, p)
-		stop := make(chan struct{})
+		stop, once := make(chan struct{}), sync.Once{}
 		w.notes.onAdd = func(n int64) {
 			if n == 5 {
-				close(stop)
+				once.Do(func() { close(stop) })
 			}
 		}
 		o := w.options(w.rated(1, 20000, ""))
@@ -362,10 +363,20 @@ func TestFaultPoints(t *testing.T) {
 func TestAdopt(t *testing.T) {
 	p := planned{lengths: lengths(12, 60), change: marked(950, 1)}
 	for name, damage := range map[string]func(t *testing.T, path string){
-		"whole":     nil,
-		"cut":       func(t *testing.T, path string) { storetest.Truncate(t, path, -10) },
-		"flipped":   func(t *testing.T, path string) { storetest.FlipBit(t, path, 700) },
-		"other one": func(t *testing.T, path string) { copyFile(t, filepath.Join(filepath.Dir(path), blobName(1)), path) },
+		"whole":   nil,
+		"cut":     func(t *testing.T, path string) { storetest.Truncate(t, path, -10) },
+		"flipped": func(t *testing.T, path string) { storetest.FlipBit(t, path, 700) },
+		"other one": func(t *testing.T, path string) {
+			other := filepath.Join(t.TempDir(), "b")
+			w, err := blob.Create(other, blob.Meta{Layers: []int{2}, Hidden: 4, DType: "bf16", Codec: "raw", Datasets: []string{"A1"}}, blob.WriterOptions{})
+			if err == nil {
+				_, err = w.Commit(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			copyFile(t, other, path)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, p)
@@ -374,7 +385,7 @@ func TestAdopt(t *testing.T) {
 			want := w.files(w.seal(o).Generation)
 
 			w = newWorld(t, p)
-			fs := &fsx.FS{Faults: fault.New(fault.LedgerBeforeAppend, 4)} // generation, canary, blob, blob
+			fs := &fsx.FS{Faults: fault.New(fault.BlobAfterRename, 2)}
 			dir := w.ws.Dir()
 			w.must(w.ws.Close())
 			w.ws = storetest.MustInitFS(t, dir, fs)
@@ -383,18 +394,11 @@ func TestAdopt(t *testing.T) {
 			if !errors.Is(err, fault.ErrInjected) {
 				t.Fatal(err)
 			}
-			path := filepath.Join(w.ws.GenerationDir(res.Generation), blobName(1))
-			if _, err := os.Stat(path); err != nil {
-				t.Fatal(err)
-			}
+			path := w.uncounted(res.Generation)
 			w.must(w.ws.Close())
 			w.ws = storetest.MustOpen(t, dir)
 			if damage != nil {
-				if name == "other one" {
-					copyFile(t, filepath.Join(filepath.Dir(path), blobName(0)), path)
-				} else {
-					damage(t, path)
-				}
+				damage(t, path)
 			}
 			b := w.backend(1, "refuse=950")
 			o.Backend = b
@@ -405,6 +409,27 @@ func TestAdopt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// uncounted returns the path of a blob that is there and not in the ledger.
+func (w *world) uncounted(g store.GenerationRow) string {
+	w.t.Helper()
+	var rows []store.BlobRow
+	w.must(w.ws.View(func(r store.Reader) (err error) {
+		rows, err = r.Blobs(g.ID)
+		return err
+	}))
+	for no := range 100 {
+		path := filepath.Join(w.ws.GenerationDir(g), blobName(no))
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		if !slices.ContainsFunc(rows, func(b store.BlobRow) bool { return int(b.No) == no }) {
+			return path
+		}
+	}
+	w.t.Fatal("every blob that is there is in the ledger")
+	return ""
 }
 
 func copyFile(t *testing.T, from, to string) {

@@ -194,7 +194,7 @@ func (r *run) newGeneration(ctx context.Context) error {
 		}
 		r.plan.Generation = id
 		r.gen = g
-		return errors.Join(tx.PutGeneration(g), tx.PutPlan(r.plan))
+		return errors.Join(tx.PutGeneration(g), tx.PutPlan(r.plan), r.putPhase(tx, 0, ""))
 	})
 }
 

@@ -45,9 +45,10 @@ type job struct {
 	s       *slot
 	no      int
 	entries int
-	next    int  // first entry not asked for yet; guarded by run.mu
-	full    bool // everything written, being committed; guarded by run.mu
-	lost    bool // sealed by another slot, or dropped; guarded by run.mu
+	next    int   // first entry not asked for yet; guarded by run.mu
+	full    bool  // everything written, being committed; guarded by run.mu
+	lost    bool  // sealed by another slot, or dropped; guarded by run.mu
+	left    int64 // raw bytes not written yet; guarded by run.mu
 	counted progress.Delta
 
 	mu     sync.Mutex
@@ -220,7 +221,7 @@ func (j *job) restart() error {
 	j.skip, j.absent = map[int]string{}, map[int]string{}
 	j.uncount()
 	j.r.mu.Lock()
-	j.next = 0
+	j.next, j.left = 0, j.r.blobTokens(j.no)*int64(j.r.cost.tokenBytes)
 	for e, rq := range j.ready {
 		j.s.credit.back(rq, true)
 		delete(j.ready, e)
@@ -282,12 +283,25 @@ func (j *job) count(e blob.Entry, there bool) {
 	j.counted.Units += d.Units
 	j.counted.Tokens += d.Tokens
 	j.counted.Bytes += d.Bytes
+	j.r.mu.Lock()
+	j.left -= int64(e.Rows) * int64(j.r.cost.tokenBytes)
+	j.r.mu.Unlock()
 	j.r.rep.Add(d)
+}
+
+// idle reports that nothing of the blob has come yet.
+func (j *job) idle() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return !j.closed && j.turn == 0 && len(j.ready) == 0 && j.w == nil
 }
 
 // uncount takes back what count reported.
 func (j *job) uncount() {
 	c := j.counted
+	if c.Units == 0 {
+		return
+	}
 	j.counted = progress.Delta{}
 	j.r.rep.Add(progress.Delta{Units: -c.Units, Tokens: -c.Tokens, Bytes: -c.Bytes})
 }

@@ -81,12 +81,32 @@ func (r *run) failLocked(err error) {
 	r.cond.Broadcast()
 }
 
-// stop hands out no further blob.
+// wake lets everybody look again.
+func (r *run) wake() {
+	r.mu.Lock()
+	r.cond.Broadcast()
+	r.mu.Unlock()
+}
+
+// stop hands out no further blob, and gives back those of which nothing has come
+// yet.
 func (r *run) stop() {
 	r.mu.Lock()
 	r.halt = true
+	var jobs []*job
+	for _, s := range r.slots {
+		jobs = append(jobs, s.jobs...)
+	}
 	r.cond.Broadcast()
 	r.mu.Unlock()
+	for _, j := range jobs {
+		if !j.idle() {
+			continue
+		}
+		if err := j.drop(); err != nil {
+			r.fail(err)
+		}
+	}
 }
 
 // extractAll runs all slots until every blob is sealed, or no more may be.
@@ -94,11 +114,7 @@ func (r *run) extractAll(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r.cancel = cancel
-	defer context.AfterFunc(ctx, func() {
-		r.mu.Lock()
-		r.cond.Broadcast()
-		r.mu.Unlock()
-	})()
+	defer context.AfterFunc(ctx, r.wake)()
 	r.progress.Store(time.Now().UnixNano())
 
 	var wg, aside sync.WaitGroup
@@ -185,6 +201,18 @@ func (r *run) room(need int64) error {
 	}
 	r.mu.Unlock()
 	return store.CheckSpace(r.dir, need, r.keep)
+}
+
+// wanted is what all open blobs have still to write, in raw bytes.
+func (r *run) wanted() (n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, js := range r.open {
+		for _, j := range js {
+			n += max(0, j.left)
+		}
+	}
+	return n
 }
 
 // engineTime is the time that slots were busy and the ledger does not know of

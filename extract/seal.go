@@ -230,15 +230,7 @@ func (r *run) recordSeal(ctx context.Context, blobs []store.BlobRow, sum totals,
 		g.State, g.Sealed, g.Changed = store.GenSealed, now, now
 		g.Samples, g.Tokens, g.Distinct, g.Bytes, g.RawBytes = sum.samples, sum.tokens, distinct, bytes, raw
 		g.Blobs, g.Quarantined, g.Needs = int64(len(blobs)), absent, r.gen.Needs
-		p, ok, err := tx.Phase(store.PhaseExtract)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			p = store.PhaseRow{Name: store.PhaseExtract, State: store.Running}
-		}
-		p.Unit, p.Total, p.Done = unit, r.cost.entries, distinct+absent
 		r.gen = g
-		return errors.Join(tx.PutGeneration(g), tx.PutPhase(p))
+		return errors.Join(tx.PutGeneration(g), r.putPhase(tx, distinct+absent, "sealed"))
 	})
 }

@@ -38,6 +38,7 @@ func (s *slot) session(ctx context.Context) error {
 	x := &session{s: s, r: r, runCtx: ctx}
 	x.ctx, x.cancel = context.WithCancelCause(ctx)
 	defer x.cancel(nil)
+	defer context.AfterFunc(x.ctx, r.wake)() // next waits on cond
 	r.mu.Lock()
 	s.down, s.answers, s.canaryAt = false, 0, time.Time{}
 	r.mu.Unlock()
@@ -217,7 +218,7 @@ func (x *session) prepare(rq *request) (skip bool, err error) {
 	r.mu.Unlock()
 	e := r.idx.Entry(j.no, rq.entry)
 	if rq.entry == 0 {
-		if err := r.room(r.blobTokens(j.no) * int64(r.cost.tokenBytes)); err != nil {
+		if err := r.room(r.wanted()); err != nil {
 			return false, x.ours(err)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/backend/synthetic"
 	"eaglebatch/internal/fsx"
-	"eaglebatch/internal/human"
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
 	"eaglebatch/store/blob"
@@ -322,8 +321,6 @@ func lengths(n, most int) []int {
 	}
 	return out
 }
-
-var share = human.Share{Absolute: 1000}
 
 // rated makes an engine of a set rate.
 func (w *world) rated(slots int, rate float64, faults string) *synthetic.Backend {
