@@ -98,7 +98,7 @@ type sample struct {
 func blobs() [][]sample {
 	return [][]sample{
 		{{0, 1, 130, false}, {1, 2, 1, false}, {0, 3, 57, true}, {1, 4, 64, false}},
-		{{0, 5, 300, false}},
+		{{0, 5, 300, false}}, // the second window of its sample
 		{{1, 6, 8, false}, {0, 7, 33, false}},
 	}
 }
@@ -108,6 +108,7 @@ type want struct {
 	Split   string `json:"split"`
 	Dataset string `json:"dataset"`
 	Index   uint64 `json:"index"`
+	Window  uint64 `json:"window"`
 	Seed    uint32 `json:"seed"`
 	Rows    int    `json:"rows"`
 	IDs     []int  `json:"ids"`
@@ -163,8 +164,17 @@ func mask(s sample) []byte {
 	return out
 }
 
+// number is the sample's index in its dataset and, above, its window.
+func number(s sample) uint64 {
+	n := uint64(s.seed) * 10
+	if s.seed == 5 {
+		n |= 1 << 40
+	}
+	return n
+}
+
 func entry(s sample) blob.Entry {
-	e := blob.Entry{Dataset: s.dataset, Sample: uint64(s.seed) * 10, Rows: uint32(s.rows)}
+	e := blob.Entry{Dataset: s.dataset, Sample: number(s), Rows: uint32(s.rows)}
 	binary.LittleEndian.PutUint32(e.Tokens[:], s.seed)
 	binary.LittleEndian.PutUint32(e.Content[:], ^s.seed)
 	return e
@@ -203,9 +213,9 @@ func (c *testCase) index(name string, all [][]sample, older uint32, withAbsent b
 		s := all[b][e]
 		p := genindex.Position{
 			Gen: older, Blob: uint32(b), Entry: uint32(e), Rows: uint32(rows), Dataset: 1 - s.dataset,
-			Sample: uint64(s.seed) * 10, Mask: genindex.NoMask,
+			Sample: number(s), Mask: genindex.NoMask,
 		}
-		x := want{Dataset: c.meta.Datasets[s.dataset], Index: p.Sample, Seed: s.seed, Rows: rows}
+		x := want{Dataset: c.meta.Datasets[s.dataset], Index: p.Sample & (1<<40 - 1), Window: p.Sample >> 40, Seed: s.seed, Rows: rows}
 		m := mask(s)[:rows]
 		if own != nil {
 			m, p.Mask = own, 0

@@ -51,50 +51,143 @@ def lz4_block(enc, out, dtype):
     out[:] = unlz4(enc, len(out))
 
 
-class Planes:
-    """The segments of an lz4-planes chunk."""
+def bits(packed, n):
+    """The first n bits of a bit field, one a byte; those after them must be zero."""
+    if n % 8 and packed[-1] >> (n % 8):
+        raise bad("unused bits are not zero")
+    return np.unpackbits(packed, count=n, bitorder="little")
 
-    def __init__(self, enc, n, layout):
-        width, low, tail, shift = layout
-        count = 8 + low + tail // 2
-        if len(enc) < 1 + 4 * count:
-            raise bad("planes: header cut short")
-        self.base = enc[0]
-        if self.base & ~(0xFF << shift) & 0xFF:
-            raise bad("planes: base is no exponent")
-        sizes = struct.unpack_from(f"<{count}I", enc, 1)
-        if sum(sizes) != len(enc) - 1 - 4 * count:
-            raise bad("planes: segments do not add up")
-        size, at, self.parts = -(-n // 8), 1 + 4 * count, []
-        for i, m in enumerate(sizes):
-            full = size if i < 8 else n if i == 8 else 2 * n
-            if m > full:
-                raise bad(f"planes: segment {i} too long")
-            seg = enc[at:at + m]
-            self.parts.append(None if m == 0 else np.frombuffer(seg, np.uint8) if m == full else unlz4(seg, full))
-            at += m
+
+def segments(enc, at, sizes):
+    """Reads segments of known sizes whose encoded lengths begin at byte at of enc, an lz4 block, the bytes
+    themselves or, for zeros, nothing: (list of uint8 arrays or None, where they end)."""
+    end = at + 4 * len(sizes)
+    if end > len(enc):
+        raise bad("cut short")
+    out = []
+    for have, size in zip(struct.unpack_from(f"<{len(sizes)}I", enc, at), sizes):
+        seg = enc[end:end + have]
+        if have > size or len(seg) != have:
+            raise bad("a segment is too long")
+        out.append(None if have == 0 else np.frombuffer(seg, np.uint8) if have == size else unlz4(seg, size))
+        end += have
+    return out, end
+
+
+def begin(out, dtype):
+    """(values, plane bytes, sizes of the segments of low bytes and tails, layout) of a chunk."""
+    width, low, tail, shift = LAYOUT[dtype]
+    n = len(out) // width
+    if n * width != len(out):
+        raise bad("no whole number of values")
+    return n, -(-n // 8), [n] * low + [2 * n] * (tail // 2), width, shift
+
+
+def join(out, width, tail):
+    """The halves of the values of out, an array to fill; the tails are put in place."""
+    if width == 1:
+        return out
+    if width == 2:
+        return out.view("<u2")
+    halves = out.view("<u2").reshape(-1, 2)
+    halves[:, 0] = 0 if tail is None else tail.view("<u2")
+    return halves[:, 1]
+
+
+def put(half, top, low):
+    """Fills one piece of the halves from their top and low bytes."""
+    if half.itemsize == 1:
+        np.right_shift(top, 1, out=half)
+        np.bitwise_or(half, top << 7, out=half)
+    else:
+        join16(half, top, low)
 
 
 def lz4_planes(enc, out, dtype):
-    width, low, _, shift = layout = LAYOUT[dtype]
-    n = len(out) // width
-    if n * width != len(out):
-        raise bad("planes: no whole number of values")
-    p = Planes(memoryview(enc), n, layout)
-    if width == 4:  # the lower halves as they are, the upper ones like 16-bit values
-        halves = out.view("<u2").reshape(n, 2)
-        halves[:, 0] = 0 if p.parts[9] is None else p.parts[9].view("<u2")
-        values = halves[:, 1]
-    else:
-        values = out.view("<u2") if width == 2 else out
+    n, size, more, width, shift = begin(out, dtype)
+    enc = memoryview(enc)
+    base = enc[0] if len(enc) else 0
+    if base & ~(0xFF << shift) & 0xFF:
+        raise bad("base is no exponent")
+    parts, end = segments(enc, 1, [size] * 8 + more)
+    if end != len(enc):
+        raise bad("bytes are left over")
+    if n % 8 and any(x is not None and x[-1] >> (n % 8) for x in parts[:8]):
+        raise bad("unused bits are not zero")
+    low, tail = (parts[8:] + [None, None])[:2]
+    half = join(out, width, tail)
     for at in range(0, n, PIECE):
-        o = values[at:at + PIECE]
-        planes = [None if x is None else x[at // 8:(at + PIECE) // 8] for x in p.parts[:8]]
-        top = unplane(planes, len(o), shift, p.base)
-        if width == 1:
-            unrotate8(o, top)
+        h = half[at:at + PIECE]
+        planes = [None if x is None else x[at // 8:(at + PIECE) // 8] for x in parts[:8]]
+        put(h, unplane(planes, len(h), shift, base), None if low is None else low[at:at + PIECE])
+
+
+def dense(enc, out, dtype):
+    n, size, more, width, shift = begin(out, dtype)
+    enc = memoryview(enc)
+    parts, end = segments(enc, 0, [size] * shift + more)
+    tree = Tree(enc, end, 0xFF << shift & 0xFF)
+    top = np.empty(n, np.uint8)
+    tree.fill(top, True)
+    if tree.at != len(enc):
+        raise bad("bytes are left over")
+    for b, x in enumerate(parts[:shift]):
+        if x is not None:
+            np.bitwise_or(top, bits(x, n) << b, out=top)
+    low, tail = (parts[shift:] + [None, None])[:2]
+    half = join(out, width, tail)
+    for at in range(0, n, PIECE):
+        put(half[at:at + PIECE], top[at:at + PIECE], None if low is None else low[at:at + PIECE])
+
+
+class Tree:
+    """The symbols of a dense chunk, read from byte at of enc on."""
+
+    NODE, LEAF, LITERALS = 0, 1, 2
+
+    def __init__(self, enc, at, mask):
+        self.enc, self.at, self.mask = enc, at, mask
+        self.nodes, self.leaves, self.literals = 0, set(), False
+
+    def take(self, n):
+        b = self.enc[self.at:self.at + n]
+        if len(b) != n:
+            raise bad("the tree is cut short")
+        self.at += n
+        return b
+
+    def fill(self, out, top=False):
+        """Fills out with the symbols of the tree that comes next."""
+        kind = self.take(1)[0]
+        if kind == self.LEAF:
+            symbol = self.take(1)[0]
+            if symbol in self.leaves or symbol & ~self.mask or len(self.leaves) == 31:
+                raise bad(f"leaf {symbol} of the tree")
+            self.leaves.add(symbol)
+            out.fill(symbol)
+        elif kind == self.NODE:
+            if self.nodes == 31:
+                raise bad("too many nodes")
+            self.nodes += 1
+            ones = bits(np.frombuffer(self.take(-(-len(out) // 8)), np.uint8), len(out))
+            second = np.flatnonzero(ones)
+            first = np.empty(len(out) - len(second), np.uint8)
+            leaf = self.at < len(self.enc) and self.enc[self.at] == self.LEAF
+            self.fill(first)
+            if leaf and len(first):
+                out.fill(first[0])
+            elif len(first):
+                out[np.flatnonzero(ones == 0)] = first
+            rest = np.empty(len(second), np.uint8)
+            self.fill(rest)
+            out[second] = rest
+        elif kind == self.LITERALS and not self.literals and not top:
+            self.literals = True
+            out[:] = np.frombuffer(self.take(len(out)), np.uint8)
+            if (out & (~self.mask & 0xFF)).any():
+                raise bad("a literal outside the exponent")
         else:
-            join16(o, top, p.parts[8][at:at + PIECE] if low and p.parts[8] is not None else None)
+            raise bad(f"kind {kind} in the tree")
 
 
 def unplane(planes, n, shift, base):
@@ -156,10 +249,5 @@ def join16(out, top, low):
     np.bitwise_or(v, w, out=out)
 
 
-def unrotate8(out, top):
-    np.right_shift(top, 1, out=out)
-    np.bitwise_or(out, top << 7, out=out)
-
-
 # By the number that a chunk record has.
-CODECS = [raw, lz4_block, lz4_planes]
+CODECS = [raw, lz4_block, lz4_planes, dense]

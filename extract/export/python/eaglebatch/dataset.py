@@ -16,7 +16,7 @@ class Dataset:
     path: a generation's directory, or a workspace, whose newest sealed generation is taken.
     split: "train", "eval" or another name; None for all positions.
     partial: read a generation that is still being extracted: the positions before the first that is still to come.
-    lease: keep gc from deleting what is read. Only for copies and read-only media is there a reason to say False.
+    lease: keep gc from deleting what is read. False only where the file system has no locks.
     synthetic: accept made-up states.
 
     Safe for threads, for fork and for pickling, and so for torch's DataLoader with any number of workers.
@@ -113,7 +113,8 @@ class Sample:
         if int(p["mask"]) != OWN_MASK:
             self._own_mask = g.index.mask(int(p["mask"]), self._rows)
         self.metadata = {
-            "dataset": g.index.datasets[p["dataset"]], "index": int(p["sample"]), "position": position,
+            "dataset": g.index.datasets[p["dataset"]], "index": int(p["sample"]) & (1 << 40) - 1,
+            "window": int(p["sample"]) >> 40, "position": position,
             "generation": int(p["generation"]) or g.index.generation, "blob": int(p["blob"]),
             "entry": int(p["entry"]), "tokens": self._rows, "last_prenorm": dataset.meta.last_prenorm,
             "model": dataset.meta.model, "engine": self._blob.meta.engine}

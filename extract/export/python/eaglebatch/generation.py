@@ -29,17 +29,19 @@ class Lease:
         self.fd = -1
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # Without LEASE the directory is a copy that no gc knows; without the directory there is nothing to read.
+            os.stat(directory)
+            return
+        try:
             fcntl.flock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             a, b = os.fstat(self.fd), os.stat(path)
             going = (a.st_dev, a.st_ino) != (b.st_dev, b.st_ino)
-        except OSError as e:
-            if e.errno not in (errno.ENOENT, errno.EWOULDBLOCK, errno.ESTALE):
-                raise
+        except (BlockingIOError, FileNotFoundError):
             going = True
         if going:
             self.close()
-            raise LeaseError(f"{directory}: the generation is being deleted, or is a copy without its LEASE file: "
-                             "pass lease=False to read a copy")
+            raise LeaseError(f"{directory}: the generation is being deleted")
 
     def close(self):
         if self.fd >= 0:
@@ -91,7 +93,7 @@ class Generation:
             self.manifest, self.checksum, self._needs = {}, None, None
             self.index = Index(plan)
         m = self.index.meta
-        self._agree = (m.layers, m.hidden_size, m.dtype)
+        self._agree, self._older = (m.layers, m.hidden_size, m.dtype), {}
         self._fresh()
 
     def _open_sealed(self, path):
@@ -112,16 +114,12 @@ class Generation:
             raise CorruptError(self.index.file.path, f"belongs to generation {self.index.generation}")
 
     def _fresh(self):
-        self._pid, self._lock = os.getpid(), threading.RLock()
-        self._blobs, self._older = collections.OrderedDict(), {}
+        self._lock, self._blobs = threading.RLock(), collections.OrderedDict()
+        self._pid = os.getpid()
 
     def _check_fork(self):
-        # A lock that another thread of the parent held would stay locked here for ever.
-        if self._pid != os.getpid():
-            older = self._older
+        if self._pid != os.getpid():  # a lock that another thread of the parent held stays locked for ever
             self._fresh()
-            self._older = older
-            self.index._lock = threading.Lock()
 
     def blob_path(self, no):
         return os.path.join(self.path, f"blob-{no:06d}.ebb")

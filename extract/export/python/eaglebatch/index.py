@@ -1,6 +1,7 @@
 """The index of a generation (.ebi): which entry of which blob holds the states of a position."""
 
 import collections
+import os
 import struct
 import threading
 import zlib
@@ -51,7 +52,7 @@ class Index:
         if zlib.crc32(tail) != crc:
             raise CorruptError(f.path, "checksum of the description", self._data)
         self._crcs = np.frombuffer(tail, "<u4", blocks, j)
-        self._cache, self._lock = collections.OrderedDict(), threading.Lock()
+        self._fresh()
         self._read_meta(parse_json(f.path, tail[:j], self._data))
         table = np.frombuffer(self._bytes(self._table_at, 8 * (b + 1)), "<u8")
         if table[0] != 0 or table[-1] != n or (table[1:] < table[:-1]).any():
@@ -74,8 +75,14 @@ class Index:
         if self.splits and at != self.positions:
             raise CorruptError(path, f"splits of {at} positions, there are {self.positions}", self._data)
 
+    def _fresh(self):
+        self._cache, self._lock = collections.OrderedDict(), threading.Lock()
+        self._pid = os.getpid()
+
     def _block(self, k):
         """Block k of the data, checked; the last few are kept."""
+        if self._pid != os.getpid():  # a lock that another thread of the parent held stays locked for ever
+            self._fresh()
         with self._lock:
             if k in self._cache:
                 self._cache.move_to_end(k)

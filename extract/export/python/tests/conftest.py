@@ -79,6 +79,7 @@ def state_values(dtype, seed, rows, layer):
 
 def check_sample(s, want, dtype, layers=LAYERS):
     assert s.metadata["dataset"] == want["dataset"] and s.metadata["index"] == want["index"]
+    assert s.metadata["window"] == want["window"]
     assert s.ids.tolist() == want["ids"] and s.ids.dtype == np.int64
     assert s.mask.tolist() == want["mask"]
     assert len(s) == want["rows"]

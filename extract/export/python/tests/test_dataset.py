@@ -1,7 +1,6 @@
 """Reading sound generations."""
 
 import fcntl
-import json
 import os
 import pickle
 import shutil
@@ -154,10 +153,8 @@ def test_lease(copy):
         with pytest.raises(LeaseError):
             Dataset(g)
     assert len(Dataset(g)) > 0
-    os.remove(g / "LEASE")
-    with pytest.raises(LeaseError):
-        Dataset(g)
-    assert len(Dataset(g, lease=False)) > 0
+    os.remove(g / "LEASE")  # a copy
+    assert len(Dataset(g)) > 0
 
 
 def test_lease_follows_fork(copy):
