@@ -18,6 +18,7 @@ type Head struct {
 	hidden int
 	tied   bool
 	eps    float64
+	one    bool // the norm multiplies by 1+weight
 	embed  tensor.Tensor
 	norm   tensor.Tensor
 	lm     tensor.Tensor
@@ -39,7 +40,7 @@ func OpenHead(path string) (*Head, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Head{w: w, hidden: c.Hidden, eps: opts.eps}
+	h := &Head{w: w, hidden: c.Hidden, eps: opts.eps, one: opts.one}
 	if err := h.load(c, opts); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), w.Close())
 	}
@@ -170,7 +171,8 @@ func (h *Head) Close() error { return h.w.Close() }
 // file (target_head.safetensors): what trainers need of the target model. The
 // names are model.embed_tokens.weight, model.norm.weight and lm_head.weight,
 // whatever the model calls them; the types are the model's, F32 for quantised
-// ones. A tied lm_head is left out, and the metadata says so.
+// ones. A tied lm_head is left out, and the metadata says so; it also says how the
+// norm is computed.
 func (h *Head) WriteSafetensors(w io.Writer) error {
 	embed, norm, lm := h.embed, h.norm, h.lm
 	embed.Name, norm.Name, lm.Name = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -184,7 +186,12 @@ func (h *Head) WriteSafetensors(w io.Writer) error {
 			return err
 		}
 	}
-	return safetensors.Write(w, out, map[string]string{"format": "pt", "tie_word_embeddings": fmt.Sprint(h.tied)})
+	return safetensors.Write(w, out, map[string]string{
+		"format":              "pt",
+		"tie_word_embeddings": fmt.Sprint(h.tied),
+		"rms_norm_eps":        fmt.Sprint(h.eps),
+		"norm_adds_one":       fmt.Sprint(h.one),
+	})
 }
 
 // plain returns t with its values stored one by one.
