@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"eaglebatch/extract"
-	"eaglebatch/internal/config"
 	"eaglebatch/internal/human"
 	"eaglebatch/plan"
 	"eaglebatch/store"
@@ -166,9 +165,24 @@ func (j *job) showPlan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if j.c.Bool("json") {
-		return j.printJSON(rep)
+	o, err := j.whatIfOptions()
+	if err != nil {
+		return err
 	}
+	rows := plan.WhatIf(rep, o)
+	if err := j.writeHTML(rep, rows); err != nil {
+		return err
+	}
+	if j.c.Bool("json") {
+		return j.printJSON(planReport{rep, rows, plan.Choices(rep)})
+	}
+	if err := j.printPlan(rep); err != nil {
+		return err
+	}
+	return j.planExtras(ctx, rep, rows)
+}
+
+func (j *job) printPlan(rep plan.Report) error {
 	p := rep.Plan
 	w := tabwriter.NewWriter(j.out, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "dataset\tsamples\ttokens\tloss tokens\tp50\tp90\tp99\tlongest\tshare\tafter cap\t")
@@ -198,7 +212,6 @@ func (j *job) showPlan(ctx context.Context) error {
 	if j.accept.Values != nil {
 		fmt.Fprintf(j.out, "decision of %s in force: %v\n", j.accept.At.Local().Format("2006-01-02 15:04"), j.accept.Values)
 	}
-	return j.planExtras(ctx, rep)
+	fmt.Fprintf(j.out, "blobs: %s\n", rep.BlobWhy)
+	return nil
 }
-
-var _ config.Config
