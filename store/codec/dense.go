@@ -79,7 +79,13 @@ func (d *Decoder) decodeDense(dst, enc []byte) error {
 		}
 		src := enc[rest : rest+int(m)]
 		rest += int(m)
-		return decodeSegment(d.segment(i, size), src)
+		if err := decodeSegment(d.segment(i, size), src); err != nil {
+			return fmt.Errorf("segment %d: %w", i, err)
+		}
+		if i < 8 && spareBits(d.segment(i, size), n) {
+			return fmt.Errorf("segment %d: %w: spare bits are set", i, ErrMalformed)
+		}
+		return nil
 	})
 	if err != nil {
 		return err

@@ -131,6 +131,9 @@ func (d *Decoder) decodePlanes(dst, enc []byte) error {
 		if err := decodeSegment(seg, enc[:m]); err != nil {
 			return fmt.Errorf("segment %d: %w", i, err)
 		}
+		if i < 8 && spareBits(seg, n) {
+			return fmt.Errorf("segment %d: %w: spare bits are set", i, ErrMalformed)
+		}
 		enc = enc[m:]
 	}
 	if len(enc) != 0 {
@@ -151,6 +154,9 @@ func (d *Decoder) segment(i, size int) []byte {
 	}
 	return d.split.tail
 }
+
+// spareBits reports whether a bit field of n bits has ones after those.
+func spareBits(b []byte, n int) bool { return n%8 != 0 && b[len(b)-1]>>(n%8) != 0 }
 
 // decodeSegment fills seg.
 func decodeSegment(seg, src []byte) error {

@@ -255,7 +255,7 @@ func (p *parser) inner(t *tree, n int) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n%8 != 0 && b[len(b)-1]>>(n%8) != 0 {
+	if spareBits(b, n) {
 		return 0, fmt.Errorf("%w: spare bits are set", ErrMalformed)
 	}
 	i := t.inner
