@@ -41,14 +41,24 @@ func Choices(rep Report) []Choice {
 	} else {
 		out = append(out, rep.expand(need-room-gc))
 	}
-	out = append(out, rep.capChoices(p.Drop, "")...)
-	out = append(out, rep.dropChoices()...)
+	caps := rep.capChoices(p.Drop, "")
+	out = append(out, caps...)
+	for _, c := range rep.dropChoices() {
+		if !slices.ContainsFunc(caps, c.worseThan) {
+			out = append(out, c)
+		}
+	}
 	if p.DType != "fp8" {
 		if n, ok := rep.fp8(); ok {
 			out = append(out, rep.choice("store fp8 (lossy) instead of "+p.DType, []string{"dtype=fp8"}, n, 0))
 		}
 	}
 	return out
+}
+
+// worseThan says that c deletes as o does and loses more.
+func (c Choice) worseThan(o Choice) bool {
+	return strings.Contains(c.Accept, "gc=") == strings.Contains(o.Accept, "gc=") && c.LostTokens >= o.LostTokens
 }
 
 // left is what the plan still writes, by the room's own accounting.

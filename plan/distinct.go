@@ -3,6 +3,7 @@ package plan
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 
 	"eaglebatch/store/samples"
 )
@@ -28,8 +29,11 @@ type distinct struct {
 }
 
 func newDistinct(c *corpus, masks bool) *distinct {
-	return &distinct{c: c, masks: masks, slots: make([]uint64, 1<<10), windows: map[uint32]piece{}}
+	return &distinct{c: c, masks: masks, slots: make([]uint64, slotsFor(min(c.total, c.order.Len()))), windows: map[uint32]piece{}}
 }
+
+// slotsFor returns a power of two of which n are at most three quarters.
+func slotsFor(n int64) int { return 1 << bits.Len64(uint64(max(n, 1))*4/3) }
 
 func (d *distinct) len() int { return len(d.merged) }
 
@@ -95,7 +99,7 @@ func (d *distinct) add(q piece) error {
 	return nil
 }
 
-// grow doubles the slots. Only part of the home slot is in the tag, so the
+// grow doubles the slots, which only windows of split samples can make too few. Only part of the home slot is in the tag, so the
 // hashes are read again from the row index.
 func (d *distinct) grow() {
 	old := d.slots

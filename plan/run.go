@@ -175,7 +175,11 @@ func (p *planner) foretell(r store.Reader) (store.PlanRow, detail, error) {
 		return row, detail{}, err
 	}
 	room.apply(&row)
-	p.blobSize, p.blobWhy = chooseBlobSize(o.BlobSize, row.RawBytes, room.Free-room.Reserve, row.BytesPerToken, row.Rate)
+	roomThen := room.Free - room.Reserve + room.Reclaimable
+	if row.Decision == store.Short {
+		roomThen = 0 // it will be another volume, or another plan
+	}
+	p.blobSize, p.blobWhy = chooseBlobSize(o.BlobSize, row.RawBytes, roomThen, row.BytesPerToken, row.Rate)
 	row.BlobBytes = p.blobSize
 	return row, detail{Options: o, Basis: b, Reclaim: room.From, Needs: slices.Sorted(maps.Keys(p.needs)), BlobBytes: row.BlobBytes}, nil
 }

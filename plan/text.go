@@ -41,7 +41,7 @@ func bar(n, most int64, width int) string {
 // WriteWhatIf prints rows of the what-if table; rep names what is the plan's own.
 func WriteWhatIf(w io.Writer, rep Report, rows []WhatIfRow) error {
 	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "\tcap\twithout\tdtype\ttokens\tlost\tsamples touched\traw TB\texpected TB\ttime\tGPU hours\tcost\t")
+	fmt.Fprintln(tw, "\tcap\twithout\tdtype\ttokens\tlost\tsamples touched\traw TB\texpected TB\ttime\tGPU hours\tcost\troom")
 	for _, r := range rows {
 		fmt.Fprintln(tw, strings.Join(r.cells(rep), "\t"))
 	}
