@@ -7,12 +7,15 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
+	"eaglebatch/extract/model/safetensors"
+	"eaglebatch/extract/model/tensor"
 	"eaglebatch/internal/fsx"
 	"eaglebatch/store/blob"
 	"eaglebatch/store/genindex"
@@ -227,7 +230,7 @@ func (c *testCase) index(name string, all [][]sample, older uint32, withAbsent b
 		out = append(out, x)
 	}
 	if older == 0 {
-		for b, samples := range all {
+		for _, samples := range all {
 			var es []blob.Entry
 			for _, s := range samples {
 				e := entry(s)
@@ -235,7 +238,6 @@ func (c *testCase) index(name string, all [][]sample, older uint32, withAbsent b
 				es = append(es, e)
 			}
 			c.ok(w.Blob(es))
-			_ = b
 		}
 	}
 	if c.meta.Rows == "" {
@@ -266,7 +268,34 @@ func (c *testCase) sealed(gen uint32) {
 	for no, samples := range blobs() {
 		files = append(files, c.writeBlob(no, samples))
 	}
-	c.seal(files, nil, c.index("index.ebi", blobs(), 0, false))
+	c.seal(append(files, c.head()), nil, c.index("index.ebi", blobs(), 0, false))
+}
+
+// head writes a target_head.safetensors whose norm has the weights 0.5, 0.5625, …
+func (c *testCase) head() genindex.ManifestFile {
+	const name = "target_head.safetensors"
+	var norm []byte
+	for i := range c.meta.Hidden {
+		norm = binary.LittleEndian.AppendUint32(norm, math.Float32bits(0.5+float32(i)/16))
+	}
+	embed := make([]byte, 4*2*c.meta.Hidden)
+	c.ok(c.fs.WriteFileAtomic(c.path(c.meta.Generation, name), func(w io.Writer) error {
+		return safetensors.Write(w, []tensor.Tensor{
+			{Name: "model.embed_tokens.weight", Type: tensor.F32, Shape: []int{2, c.meta.Hidden}, Data: embed},
+			{Name: "model.norm.weight", Type: tensor.F32, Shape: []int{c.meta.Hidden}, Data: norm},
+		}, map[string]string{"format": "pt", "rms_norm_eps": "1e-05", "norm_adds_one": "false"})
+	}))
+	return c.file(name)
+}
+
+// file describes a file of the generation for its manifest.
+func (c *testCase) file(name string) genindex.ManifestFile {
+	path := c.path(c.meta.Generation, name)
+	st, err := os.Stat(path)
+	c.ok(err)
+	hash, err := blob.HashFile(context.Background(), path)
+	c.ok(err)
+	return genindex.ManifestFile{Name: name, Bytes: st.Size(), Hash: hash}
 }
 
 // pointing writes a generation without blobs: a new order of an older one.
@@ -278,11 +307,8 @@ func (c *testCase) pointing(gen, older uint32) {
 
 func (c *testCase) seal(files []genindex.ManifestFile, needs []genindex.Need, expect []want) {
 	gen := c.meta.Generation
-	st, err := os.Stat(c.path(gen, "index.ebi"))
-	c.ok(err)
-	hash, err := blob.HashFile(context.Background(), c.path(gen, "index.ebi"))
-	c.ok(err)
-	files = append(files, genindex.ManifestFile{Name: "index.ebi", Bytes: st.Size(), Hash: hash})
+	var err error
+	files = append(files, c.file("index.ebi"))
 	c.hash[gen], err = genindex.WriteManifest(c.fs, c.path(gen, ""), genindex.Manifest{
 		Generation: gen, Name: "test", Kind: "states", Meta: c.meta, Samples: int64(len(expect)), Files: files, Needs: needs,
 	})

@@ -9,7 +9,6 @@ take by default under their own numbering. All need torch.
 """
 
 import json
-import os
 import struct
 
 import numpy as np
@@ -137,31 +136,31 @@ class FinalNorm:
 
     @classmethod
     def of(cls, dataset):
-        """From target_head.safetensors of the generation."""
-        path = os.path.join(dataset.path, "target_head.safetensors")
-        if not os.path.exists(path):
-            raise EaglebatchError(f"{path} is missing: pass norm=, a function that applies the target's final norm")
-        meta, tensors = read_safetensors(path, ["model.norm.weight"])
-        if "rms_norm_eps" not in meta:
-            raise EaglebatchError(f"{path} does not give rms_norm_eps: pass norm=")
-        return cls(tensors["model.norm.weight"], float(meta["rms_norm_eps"]))
+        """From target_head.safetensors of the generation, which is hashed where xxhash is installed."""
+        path = dataset.check_file("target_head.safetensors")
+        if path is None:
+            raise EaglebatchError(f"{dataset.path} has no target_head.safetensors: pass norm=, a function that applies "
+                                  "the target's final norm")
+        meta, weight = read_tensor(path, "model.norm.weight")
+        if "rms_norm_eps" not in meta or meta.get("norm_adds_one", "false") != "false":
+            raise EaglebatchError(f"{path}: the norm is not a plain RMS norm, or does not give rms_norm_eps: pass norm=")
+        if weight.shape != (dataset.hidden_size,):
+            raise CorruptError(path, f"a norm of shape {tuple(weight.shape)}, states have {dataset.hidden_size} values")
+        return cls(weight, float(meta["rms_norm_eps"]))
 
 
-def read_safetensors(path, names):
-    """(metadata, named tensors) of a small safetensors file."""
+def read_tensor(path, name):
+    """(metadata, one tensor) of a safetensors file."""
     import torch
     kinds = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
     with open(path, "rb") as f:
         try:
             n, = struct.unpack("<Q", f.read(8))
             header = json.loads(f.read(min(n, 100 << 20)))
-            out = {}
-            for name in names:
-                t = header[name]
-                lo, hi = t["data_offsets"]
-                f.seek(8 + n + lo)
-                data = bytearray(f.read(hi - lo))
-                out[name] = torch.frombuffer(data, dtype=kinds[t["dtype"]]).reshape(t["shape"])
+            t = header[name]
+            lo, hi = t["data_offsets"]
+            f.seek(8 + n + lo)
+            out = torch.frombuffer(bytearray(f.read(hi - lo)), dtype=kinds[t["dtype"]]).reshape(t["shape"])
         except (ValueError, KeyError, TypeError, struct.error, RuntimeError) as e:
             raise CorruptError(path, f"safetensors: {e!r}") from None
     return header.get("__metadata__") or {}, out

@@ -83,6 +83,13 @@ class Dataset:
     def path(self):
         return self._generation.path
 
+    def check_file(self, name):
+        """The path of a file beside the blobs, such as target_head.safetensors; None if there is none.
+
+        It is hashed where xxhash is installed; its size was checked in any case.
+        """
+        return self._generation.check_file(name)
+
     @property
     def lengths(self):
         """The tokens of each sample: int64 [len(self)]."""

@@ -8,9 +8,9 @@ import zlib
 from .errors import CorruptError, NewerError
 
 try:  # ten times as fast as crc32, where it is installed
-    from xxhash import xxh64_intdigest
+    from xxhash import xxh64, xxh64_intdigest
 except ImportError:
-    xxh64_intdigest = None
+    xxh64 = xxh64_intdigest = None
 
 MAX_JSON = 16 << 20
 HEADER = struct.Struct("<8sIII8sI")

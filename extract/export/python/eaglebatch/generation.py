@@ -10,7 +10,7 @@ import threading
 
 from .blob import Blob
 from .errors import CorruptError, EaglebatchError, LeaseError, NewerError
-from .files import number, parse_json, text
+from .files import number, parse_json, text, xxh64
 from .index import Index
 
 MANIFEST = "MANIFEST.json"
@@ -49,6 +49,14 @@ class Lease:
             self.fd = -1
 
     __del__ = close
+
+
+def file_hash(path):
+    h = xxh64()
+    with open(path, "rb") as f:
+        for piece in iter(lambda: f.read(1 << 22), b""):
+            h.update(piece)
+    return h.hexdigest()
 
 
 def read_manifest(path):
@@ -123,6 +131,22 @@ class Generation:
 
     def blob_path(self, no):
         return os.path.join(self.path, f"blob-{no:06d}.ebb")
+
+    def check_file(self, name):
+        """The path of a file that the manifest lists, here or in an older generation of the same model that this
+        one points to; hashed where xxhash is installed. None if there is none."""
+        for f in self.manifest.get("files", []):
+            if f["name"] == name:
+                path = os.path.join(self.path, name)
+                if xxh64 is not None and file_hash(path) != f.get("hash"):
+                    raise CorruptError(path, "file checksum")
+                return path
+        for n in self._needs or ():
+            g = self.older(n)
+            path = g.check_file(name) if g.index.meta.model == self.index.meta.model else None
+            if path is not None:
+                return path
+        return None
 
     def older(self, generation):
         """The older generation that positions name by its number."""
