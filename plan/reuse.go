@@ -70,7 +70,7 @@ func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Report
 		if rows := f.Meta().Blob.Rows; selects(rows) && rows != p.o.Rows {
 			continue // it lacks rows that this plan wants
 		}
-		absent, err := quarantined(r, g.ID)
+		absent, err := unusable(r, g.ID)
 		if err != nil {
 			return err
 		}
@@ -83,7 +83,12 @@ func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Report
 
 type blobEntry struct{ blob, entry uint32 }
 
-func quarantined(r store.Reader, gen uint32) (map[blobEntry]bool, error) {
+// wholeBlob is the entry that stands for every entry of a blob.
+const wholeBlob = ^uint32(0)
+
+// unusable lists the entries of a generation that serve nobody: quarantined
+// ones, and those that a check found damaged.
+func unusable(r store.Reader, gen uint32) (map[blobEntry]bool, error) {
 	rows, err := r.Quarantine(gen)
 	if err != nil {
 		return nil, err
@@ -91,6 +96,17 @@ func quarantined(r store.Reader, gen uint32) (map[blobEntry]bool, error) {
 	out := make(map[blobEntry]bool, len(rows))
 	for _, q := range rows {
 		out[blobEntry{q.Blob, q.Entry}] = true
+	}
+	damaged, err := store.Damaged(r, gen)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range damaged {
+		e := blobEntry{d.Blob, wholeBlob}
+		if !d.Whole {
+			e.entry = d.Entry
+		}
+		out[e] = true
 	}
 	return out, nil
 }
@@ -101,6 +117,9 @@ func (p *planner) match(ctx context.Context, f *genindex.File, absent map[blobEn
 	for no := range f.Blobs() {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if absent[blobEntry{uint32(no), wholeBlob}] {
+			continue
 		}
 		for i, e := range f.Entries(no) {
 			_, number, ok := d.find(d.key(samples.Row{Tokens: e.Tokens, Content: e.Content}))

@@ -2,7 +2,6 @@ package cli
 
 import "github.com/urfave/cli/v2"
 
-func (e *env) checkCommand() *cli.Command        { return &cli.Command{Name: "check"} }
 func (e *env) compareCommand() *cli.Command      { return &cli.Command{Name: "compare"} }
 func (e *env) exportCommand() *cli.Command       { return &cli.Command{Name: "export"} }
 func (e *env) workerScriptCommand() *cli.Command { return &cli.Command{Name: "worker-script"} }

@@ -1,0 +1,386 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"eaglebatch/internal/human"
+	"eaglebatch/internal/progress"
+	"eaglebatch/store"
+	"eaglebatch/store/genindex"
+	"eaglebatch/store/samples"
+	"eaglebatch/store/states"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (e *env) checkCommand() *cli.Command {
+	return &cli.Command{
+		Name: "check", Usage: "compare what is on disk with what was committed", ArgsUsage: "[GEN …]",
+		Description: "Without options: ledger, files, sizes, manifests. With --full every chunk is decoded and\n" +
+			"hashed. Damage is named with blob, offset, samples and layers (exit 12).\n\n" + exitTable,
+		Flags: []cli.Flag{
+			jsonFlag(),
+			&cli.BoolFlag{Name: "full", Usage: "decode and hash everything"},
+			&cli.StringFlag{Name: "sample", Usage: "of the blobs only the `K/N`-th part, as 1/7"},
+			&cli.StringFlag{Name: "rate", Usage: "read at most `SIZE` a second"},
+			&cli.BoolFlag{Name: "resume", Usage: "go on where an interrupted --full stopped"},
+			&cli.BoolFlag{Name: "repair", Usage: "check in full, then compute damaged samples anew into a new generation that points to what is sound"},
+			&cli.BoolFlag{Name: "rebuild-manifest", Usage: "make manifest.db anew from checkpoints.jsonl"},
+			&cli.BoolFlag{Name: "rebuild-log", Usage: "make checkpoints.jsonl anew from manifest.db"},
+		},
+		Action: func(c *cli.Context) error { return e.check(c) },
+	}
+}
+
+// checkReport is the JSON document of check.
+type checkReport struct {
+	Full     bool             `json:"full"`
+	Files    int64            `json:"files"`
+	Bytes    int64            `json:"bytes"`
+	Problems []states.Problem `json:"problems"`
+	Known    []states.Problem `json:"known"` // damage that a repair has replaced
+}
+
+// checker is one check.
+type checker struct {
+	*env
+	c    *cli.Context
+	dir  string
+	snap *store.Snapshot
+	rep  progress.Reporter
+	opts states.VerifyOptions
+	part [2]int // the K-th of N
+	doc  checkReport
+	// cursor holds what an interrupted full check has behind it.
+	cursor  map[string]bool
+	damaged map[uint32][]store.DamagedEntry // by generation
+}
+
+func (e *env) check(c *cli.Context) error {
+	dir, err := e.workDir(c)
+	if err != nil {
+		return err
+	}
+	if c.Bool("rebuild-manifest") || c.Bool("rebuild-log") {
+		return e.rebuild(c, dir)
+	}
+	k := &checker{env: e, c: c, dir: dir, rep: e.reporter(c), cursor: map[string]bool{}, damaged: map[uint32][]store.DamagedEntry{}, doc: checkReport{Problems: []states.Problem{}, Known: []states.Problem{}}}
+	if err := k.options(); err != nil {
+		return err
+	}
+	ctx, stop := e.phaseContext(c.Context)
+	defer stop()
+	if err := k.all(ctx); err != nil {
+		return cancelled(ctx, err)
+	}
+	if c.Bool("repair") && len(k.damaged) > 0 {
+		return k.repair()
+	}
+	return k.report()
+}
+
+func (e *env) rebuild(c *cli.Context, dir string) error {
+	fn, from, to := store.RebuildManifest, "checkpoints.jsonl", "manifest.db"
+	if c.Bool("rebuild-log") {
+		fn, from, to = store.RebuildLog, "manifest.db", "checkpoints.jsonl"
+	}
+	if err := fn(c.Context, dir, store.Options{FS: e.fs, Command: "check"}); err != nil {
+		return err
+	}
+	fmt.Fprintf(e.out, "%s is made anew from %s\n", to, from)
+	return nil
+}
+
+func (k *checker) options() error {
+	k.doc.Full = k.c.Bool("full") || k.c.Bool("repair") || k.c.IsSet("sample")
+	k.opts = states.VerifyOptions{Full: k.doc.Full}
+	if s := k.c.String("rate"); s != "" {
+		n, err := human.ParseSize(s)
+		if err != nil {
+			return usagef("--rate: %v", err)
+		}
+		k.opts.Rate = int64(n)
+	}
+	k.part = [2]int{1, 1}
+	if s := k.c.String("sample"); s != "" {
+		if n, err := fmt.Sscanf(s, "%d/%d", &k.part[0], &k.part[1]); n != 2 || err != nil || k.part[0] < 1 || k.part[0] > k.part[1] {
+			return usagef("--sample %q: want K/N such as 1/7", s)
+		}
+	}
+	return nil
+}
+
+// all checks the ledger, the samples and the generations asked for.
+func (k *checker) all(ctx context.Context) error {
+	snap, err := store.Inspect(k.dir)
+	if snap == nil {
+		return err
+	}
+	k.snap = snap
+	if err != nil {
+		k.problem(filepath.Join(k.dir, "checkpoints.jsonl"), err)
+		return nil
+	}
+	if err := k.ledger(ctx); err != nil {
+		return err
+	}
+	gens, err := k.wanted()
+	if err != nil {
+		return err
+	}
+	if k.c.Bool("resume") {
+		if err := k.loadCursor(); err != nil {
+			return err
+		}
+	}
+	var total int64
+	for _, g := range gens {
+		total += g.Bytes
+	}
+	k.rep.Start(progress.Phase{Name: "check", Unit: "bytes", Total: total})
+	defer k.rep.Finish()
+	for _, g := range gens {
+		if err := k.generation(ctx, g); err != nil {
+			return errors.Join(err, k.saveCursor())
+		}
+	}
+	return k.dropCursor()
+}
+
+func (k *checker) problem(path string, err error) {
+	p := states.Problem{Path: path, Offset: -1, Blob: -1, Entry: -1, Layer: -1, Error: err.Error()}
+	var c *store.CorruptError
+	if errors.As(err, &c) {
+		p.Path, p.Offset = c.Path, c.Offset
+	}
+	k.doc.Problems = append(k.doc.Problems, p)
+}
+
+// ledger opens the workspace, which compares log and manifest.db, unless a run
+// holds it.
+func (k *checker) ledger(ctx context.Context) error {
+	if k.snap.Live {
+		k.rep.Note("pid %d holds the workspace: its ledger is not compared, its generations are", k.snap.Holder.PID)
+		return nil
+	}
+	ws, err := store.Open(ctx, k.dir, store.Options{FS: k.fs, Command: "check"})
+	if err == nil {
+		err = errors.Join(ws.CheckLedger(ctx), k.orders(ws), ws.Close())
+	}
+	if errors.Is(err, store.ErrCorrupt) {
+		k.problem(filepath.Join(k.dir, "manifest.db"), err)
+		return nil
+	}
+	return err
+}
+
+// orders proves the order in force.
+func (k *checker) orders(ws *store.Workspace) error {
+	row, ok, err := k.snap.Order()
+	if err != nil || !ok {
+		return err
+	}
+	o, err := ws.OpenOrder(row)
+	if err != nil {
+		return err
+	}
+	return errors.Join(o.Verify(), o.Close())
+}
+
+func (k *checker) wanted() ([]store.GenerationRow, error) {
+	gens, err := k.snap.Generations()
+	if err != nil {
+		return nil, err
+	}
+	if k.c.Args().Present() {
+		var out []store.GenerationRow
+		for _, ref := range k.c.Args().Slice() {
+			g, err := findGeneration(k.snap, ref)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, g)
+		}
+		return out, nil
+	}
+	return slices.DeleteFunc(gens, func(g store.GenerationRow) bool {
+		return g.Origin == "adopted" || g.State != store.GenSealed && g.State != store.GenBuilding
+	}), nil
+}
+
+func (k *checker) generation(ctx context.Context, g store.GenerationRow) error {
+	dir := g.Path
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(k.dir, dir)
+	}
+	if g.Kind == kindSamples {
+		return k.samples(ctx, g, dir)
+	}
+	files, err := k.files(g, dir)
+	if err != nil {
+		return err
+	}
+	o := k.opts
+	o.Skip = func(name string) bool {
+		var no int
+		if _, err := fmt.Sscanf(name, "blob-%d.ebb", &no); err == nil && no%k.part[1] != k.part[0]-1 {
+			return true
+		}
+		return k.cursor[key(g, name)]
+	}
+	o.Done = func(name string, n int64) {
+		k.cursor[key(g, name)] = true
+		k.doc.Files++
+		k.doc.Bytes += n
+		k.rep.Add(progress.Delta{Units: n, Bytes: n})
+	}
+	// A run that is building, or was killed, may have unfinished files.
+	o.Owned = func(name string) bool {
+		return strings.HasSuffix(name, ".tmp") || g.State == store.GenBuilding
+	}
+	known, err := store.Damaged(k.snap, g.ID)
+	if err != nil {
+		return err
+	}
+	return states.Verify(ctx, dir, files, o, func(p states.Problem) {
+		if p.Blob >= 0 && slices.ContainsFunc(known, func(d store.DamagedEntry) bool { return covers(d, p) }) {
+			k.doc.Known = append(k.doc.Known, p)
+			return
+		}
+		k.doc.Problems = append(k.doc.Problems, p)
+		if p.Blob >= 0 {
+			k.damaged[g.ID] = append(k.damaged[g.ID], store.DamagedEntry{Blob: uint32(p.Blob), Entry: uint32(max(0, p.Entry)), Whole: p.Entry < 0})
+		}
+	})
+}
+
+func key(g store.GenerationRow, name string) string { return fmt.Sprintf("%d/%s", g.ID, name) }
+
+// files lists what a generation must have: as its manifest says, or, while it
+// is building, as the ledger does. Ledger and manifest must agree.
+func (k *checker) files(g store.GenerationRow, dir string) ([]genindex.ManifestFile, error) {
+	blobs, err := k.snap.Blobs(g.ID)
+	if err != nil {
+		return nil, err
+	}
+	var out []genindex.ManifestFile
+	for _, b := range blobs {
+		out = append(out, genindex.ManifestFile{Name: states.BlobName(b.No), Bytes: b.Bytes, Hash: b.Hash})
+	}
+	if g.State == store.GenBuilding {
+		return out, nil
+	}
+	m, _, err := genindex.ReadManifest(dir)
+	if err != nil {
+		k.problem(filepath.Join(dir, states.ManifestName), err)
+		return out, nil
+	}
+	for _, b := range out {
+		if !slices.Contains(m.Files, b) {
+			k.problem(filepath.Join(dir, states.ManifestName), fmt.Errorf("does not name %s as the ledger has it", b.Name))
+		}
+	}
+	if k.opts.Full {
+		f, err := genindex.Open(filepath.Join(dir, states.IndexName))
+		if err == nil {
+			err = errors.Join(f.Verify(), f.Close())
+		}
+		if err != nil {
+			k.problem(filepath.Join(dir, states.IndexName), err)
+		}
+	}
+	return m.Files, nil
+}
+
+// samples verifies every record of a samples generation; a running writer
+// holds Badger, so then it is left out.
+func (k *checker) samples(ctx context.Context, g store.GenerationRow, dir string) error {
+	if !k.opts.Full || k.snap.Live {
+		return nil
+	}
+	rows, err := k.snap.Datasets()
+	if err != nil {
+		return err
+	}
+	var n int64
+	for _, d := range rows {
+		if filepath.Base(dir) == fmt.Sprintf("%06d", d.SamplesGen) {
+			n = max(n, d.FirstRow+d.Accepted)
+		}
+	}
+	err = samples.Verify(ctx, dir, n, samples.Options{FS: k.fs})
+	var c *samples.CorruptError
+	switch {
+	case errors.As(err, &c):
+		k.problem(c.Path, err)
+	case errors.Is(err, os.ErrNotExist):
+		k.problem(dir, err)
+	default:
+		return err
+	}
+	return nil
+}
+
+func (k *checker) report() error {
+	if k.c.Bool("json") {
+		if err := k.printJSON(k.doc); err != nil {
+			return err
+		}
+	} else {
+		for _, p := range k.doc.Problems {
+			fmt.Fprintln(k.out, p)
+		}
+		if n := len(k.doc.Known); n > 0 {
+			fmt.Fprintf(k.out, "%d damaged places are known and replaced by a repair\n", n)
+		}
+		if len(k.doc.Problems) == 0 {
+			fmt.Fprintf(k.out, "ok: %s files, %s\n", human.Count(k.doc.Files), human.Bytes(k.doc.Bytes))
+		}
+	}
+	if n := len(k.doc.Problems); n > 0 {
+		return fmt.Errorf("%w: %d problems", errDamage, n)
+	}
+	return nil
+}
+
+func (k *checker) cursorPath() string { return filepath.Join(k.dir, "logs", "check.json") }
+
+func (k *checker) loadCursor() error {
+	b, err := os.ReadFile(k.cursorPath())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &k.cursor)
+	}
+	if err != nil {
+		return withHint(fmt.Errorf("the cursor of the last check: %w", err), "check without --resume")
+	}
+	return nil
+}
+
+func (k *checker) saveCursor() error {
+	if !k.doc.Full || k.c.IsSet("sample") || k.c.Args().Present() {
+		return nil
+	}
+	if err := k.fs.MkdirAll(filepath.Dir(k.cursorPath())); err != nil {
+		return err
+	}
+	k.rep.Note("check --full --resume goes on from here")
+	return k.fs.WriteFileAtomic(k.cursorPath(), func(w io.Writer) error { return json.NewEncoder(w).Encode(k.cursor) })
+}
+
+func (k *checker) dropCursor() error {
+	if err := os.Remove(k.cursorPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
