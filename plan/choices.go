@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"eaglebatch/internal/human"
-	"eaglebatch/store"
 	"eaglebatch/store/blob"
 )
 
@@ -34,22 +33,24 @@ func Choices(rep Report) []Choice {
 	if need <= room {
 		return out
 	}
+	most := room + gc // what may be used by other ways out
 	if need <= room+gc {
+		most = room // deleting is enough: the others are for those who would rather not
 		names, freed := rep.toDelete(need - room)
 		out = append(out, Choice{Bytes: need, Accept: "gc=" + strings.Join(names, "+"),
 			Text: fmt.Sprintf("delete %s (%s) and keep the plan as it is", strings.Join(names, ", "), human.Bytes(freed))})
 	} else {
 		out = append(out, rep.expand(need-room-gc))
 	}
-	caps := rep.capChoices(p.Drop, "")
+	caps := rep.capChoices(p.Drop, "", room, most)
 	out = append(out, caps...)
-	for _, c := range rep.dropChoices() {
+	for _, c := range rep.dropChoices(room, most) {
 		if !slices.ContainsFunc(caps, c.worseThan) {
 			out = append(out, c)
 		}
 	}
 	if p.DType != "fp8" {
-		if n, ok := rep.fp8(); ok {
+		if n := rep.fp8(); n <= most {
 			out = append(out, rep.choice("store fp8 (lossy) instead of "+p.DType, []string{"dtype=fp8"}, n, 0))
 		}
 	}
@@ -125,14 +126,12 @@ func (rep *Report) expected(limit int64, drop []string) (bytes, tokens int64) {
 	return int64(rep.ratio() * float64(raw)), u.tokens
 }
 
-// capChoices finds the highest cap that fits without deleting, and, where a
-// decision can free more, with.
-func (rep *Report) capChoices(drop []string, dropped string) []Choice {
+// capChoices finds the highest cap that fits into each room.
+func (rep *Report) capChoices(drop []string, dropped string, rooms ...int64) []Choice {
 	var out []Choice
-	room, gc := rep.Room.Free-rep.Room.Reserve, rep.Room.Reclaimable
 	_, before := rep.expected(rep.Plan.MaxTokens, rep.Plan.Drop)
 	found := map[int64]bool{0: true}
-	for _, r := range []int64{room, room + gc} {
+	for _, r := range rooms {
 		limit := rep.fittingCap(r, drop)
 		if found[limit] {
 			continue
@@ -185,8 +184,7 @@ func (rep *Report) fittingCap(room int64, drop []string) int64 {
 
 // dropChoices finds single datasets without which the plan fits, the least
 // loss first, and, where none is enough, the largest with a cap.
-func (rep *Report) dropChoices() []Choice {
-	room := rep.Room.Free - rep.Room.Reserve + rep.Room.Reclaimable
+func (rep *Report) dropChoices(room, most int64) []Choice {
 	_, before := rep.expected(rep.Plan.MaxTokens, rep.Plan.Drop)
 	var out []Choice
 	var largest DatasetReport
@@ -199,7 +197,7 @@ func (rep *Report) dropChoices() []Choice {
 		}
 		drop := append(slices.Clone(rep.Plan.Drop), d.Name)
 		bytes, tokens := rep.expected(rep.Plan.MaxTokens, drop)
-		if bytes <= room && tokens > 0 {
+		if bytes <= most && tokens > 0 {
 			out = append(out, rep.choice(fmt.Sprintf("drop %s (%.1f%% of the planned tokens lost)", d.Name, lossPercent(before, tokens)),
 				[]string{"drop=" + strings.Join(drop, "+")}, bytes, before-tokens))
 		}
@@ -210,17 +208,14 @@ func (rep *Report) dropChoices() []Choice {
 	}
 	if len(out) == 0 && largest.Name != "" {
 		drop := append(slices.Clone(rep.Plan.Drop), largest.Name)
-		out = rep.capChoices(drop, " and drop "+largest.Name)
+		out = rep.capChoices(drop, " and drop "+largest.Name, room, most)
 	}
 	return out
 }
 
-// fp8 says what the plan takes in fp8, in raw bytes, and whether that fits.
-func (rep *Report) fp8() (int64, bool) {
+// fp8 is what the plan takes in fp8, in raw bytes.
+func (rep *Report) fp8() int64 {
 	p := rep.Plan
-	p.DType = "fp8"
 	u := rep.use(p.MaxTokens, p.Drop, p.Rows, false)
-	raw := int64(blob.Meta{Hidden: p.Hidden, DType: "fp8"}.RowBytes()) * (u.lastRows + int64(len(p.Layers)-1)*u.otherRows)
-	d, _ := decide(raw, rep.Room.Free-rep.Room.Reserve, rep.Room.Reclaimable)
-	return raw, d != store.Short
+	return int64(blob.Meta{Hidden: p.Hidden, DType: "fp8"}.RowBytes()) * (u.lastRows + int64(len(p.Layers)-1)*u.otherRows)
 }

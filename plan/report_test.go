@@ -195,6 +195,15 @@ func TestChoicesFit(t *testing.T) {
 			if (len(choices) == 0) != (tc.free > 100) {
 				t.Fatalf("%d choices", len(choices))
 			}
+			deletes := 0
+			for _, c := range choices {
+				if strings.Contains(c.Accept, "gc=") {
+					deletes++
+				}
+			}
+			if fits := tc.free+tc.reclaimable > 100; tc.free <= 100 && (fits && deletes != 1 || !fits && choices[0].Accept != "") {
+				t.Errorf("%d choices delete: %+v", deletes, choices)
+			}
 			for _, c := range choices {
 				if c.Accept == "" {
 					continue
