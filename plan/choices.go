@@ -118,9 +118,9 @@ func (rep *Report) ratio() float64 {
 }
 
 // expected is the expected size of the plan with another cap and other drops.
-func (rep *Report) expected(limit int64, drop []string) (bytes, tokens int64) {
+func (rep *Report) expected(limit int64, drop []string, overlong string) (bytes, tokens int64) {
 	p := rep.Plan
-	u := rep.use(limit, drop, p.Rows, true)
+	u := rep.use(limit, drop, p.Rows, overlong, true)
 	m := blob.Meta{Hidden: p.Hidden, DType: p.DType}
 	raw := int64(m.RowBytes()) * (u.lastRows + int64(len(p.Layers)-1)*u.otherRows)
 	return int64(rep.ratio() * float64(raw)), u.tokens
@@ -129,7 +129,8 @@ func (rep *Report) expected(limit int64, drop []string) (bytes, tokens int64) {
 // capChoices finds the highest cap that fits into each room.
 func (rep *Report) capChoices(drop []string, dropped string, rooms ...int64) []Choice {
 	var out []Choice
-	_, before := rep.expected(rep.Plan.MaxTokens, rep.Plan.Drop)
+	_, before := rep.expected(rep.Plan.MaxTokens, rep.Plan.Drop, rep.Plan.Overlong)
+	cut := rep.cutting()
 	found := map[int64]bool{0: true}
 	for _, r := range rooms {
 		limit := rep.fittingCap(r, drop)
@@ -137,9 +138,12 @@ func (rep *Report) capChoices(drop []string, dropped string, rooms ...int64) []C
 			continue
 		}
 		found[limit] = true
-		bytes, tokens := rep.expected(limit, drop)
+		bytes, tokens := rep.expected(limit, drop, cut)
 		text := fmt.Sprintf("cap samples at %s tokens%s (%.1f%% of the planned tokens lost)", human.Count(limit), dropped, lossPercent(before, tokens))
 		accept := []string{fmt.Sprintf("max_tokens=%d", limit)}
+		if cut != rep.Plan.Overlong {
+			accept = append(accept, "overlong="+cut)
+		}
 		if len(drop) > 0 {
 			accept = append(accept, "drop="+strings.Join(drop, "+"))
 		}
@@ -155,6 +159,15 @@ func lossPercent(before, after int64) float64 {
 	return 100 * float64(before-after) / float64(before)
 }
 
+// cutting is how a cap saves room: splitting, which keeps nearly every token,
+// does not.
+func (rep *Report) cutting() string {
+	if rep.Plan.Overlong == Split {
+		return Truncate
+	}
+	return rep.Plan.Overlong
+}
+
 // fittingCap is the highest multiple of capStep below the plan's own cap under
 // which the plan fits into room; 0 where none does. More tokens are kept of
 // every sample under a higher cap, so the search may halve.
@@ -165,10 +178,13 @@ func (rep *Report) fittingCap(room int64, drop []string) int64 {
 			top = n
 		}
 	}
+	if rep.Plan.Overlong == Split {
+		top++ // truncating at the same cap is another plan
+	}
 	lo, hi := int64(0), (top-1)/capStep // in steps
 	for lo < hi {
 		mid := (lo + hi + 1) / 2
-		if bytes, tokens := rep.expected(mid*capStep, drop); bytes <= room && tokens > 0 {
+		if bytes, tokens := rep.expected(mid*capStep, drop, rep.cutting()); bytes <= room && tokens > 0 {
 			lo = mid
 		} else if bytes <= room {
 			lo = mid
@@ -176,7 +192,7 @@ func (rep *Report) fittingCap(room int64, drop []string) int64 {
 			hi = mid - 1
 		}
 	}
-	if _, tokens := rep.expected(lo*capStep, drop); lo == 0 || tokens == 0 {
+	if _, tokens := rep.expected(lo*capStep, drop, rep.cutting()); lo == 0 || tokens == 0 {
 		return 0
 	}
 	return lo * capStep
@@ -185,7 +201,7 @@ func (rep *Report) fittingCap(room int64, drop []string) int64 {
 // dropChoices finds single datasets without which the plan fits, the least
 // loss first, and, where none is enough, the largest with a cap.
 func (rep *Report) dropChoices(room, most int64) []Choice {
-	_, before := rep.expected(rep.Plan.MaxTokens, rep.Plan.Drop)
+	_, before := rep.expected(rep.Plan.MaxTokens, rep.Plan.Drop, rep.Plan.Overlong)
 	var out []Choice
 	var largest DatasetReport
 	for _, d := range rep.Datasets {
@@ -196,7 +212,7 @@ func (rep *Report) dropChoices(room, most int64) []Choice {
 			largest = d
 		}
 		drop := append(slices.Clone(rep.Plan.Drop), d.Name)
-		bytes, tokens := rep.expected(rep.Plan.MaxTokens, drop)
+		bytes, tokens := rep.expected(rep.Plan.MaxTokens, drop, rep.Plan.Overlong)
 		if bytes <= most && tokens > 0 {
 			out = append(out, rep.choice(fmt.Sprintf("drop %s (%.1f%% of the planned tokens lost)", d.Name, lossPercent(before, tokens)),
 				[]string{"drop=" + strings.Join(drop, "+")}, bytes, before-tokens))
@@ -216,6 +232,6 @@ func (rep *Report) dropChoices(room, most int64) []Choice {
 // fp8 is what the plan takes in fp8, in raw bytes.
 func (rep *Report) fp8() int64 {
 	p := rep.Plan
-	u := rep.use(p.MaxTokens, p.Drop, p.Rows, false)
+	u := rep.use(p.MaxTokens, p.Drop, p.Rows, p.Overlong, false)
 	return int64(blob.Meta{Hidden: p.Hidden, DType: "fp8"}.RowBytes()) * (u.lastRows + int64(len(p.Layers)-1)*u.otherRows)
 }

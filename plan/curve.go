@@ -74,6 +74,16 @@ func (c *curve) quantile(q float64) int64 {
 	return int64(c.values[min(i, len(c.values)-1)])
 }
 
+// windows counts the windows of limit that all numbers make.
+func (c *curve) windows(limit int64) (n int64) {
+	var before int64
+	for i, v := range c.values {
+		n += (c.count[i] - before) * ((int64(v) + limit - 1) / limit)
+		before = c.count[i]
+	}
+	return n
+}
+
 func (c *curve) max() int64 {
 	if len(c.values) == 0 {
 		return 0
@@ -125,17 +135,32 @@ type capped struct {
 const noCap = int64(1) << 40
 
 // at counts what a cap leaves; 0 is no cap.
-func (l *lengths) at(limit int64, skip bool) capped {
+func (l *lengths) at(limit int64, overlong string) capped {
 	if limit == 0 {
 		limit = noCap
 	}
-	all, _ := l.length.all()
+	all, tokens := l.length.all()
 	fit, fitTokens := l.length.upTo(limit)
-	if skip {
+	switch overlong {
+	case Skip:
 		return capped{samples: fit, tokens: fitTokens, skipped: all - fit}
+	case Split:
+		e := l.emptyWindows(limit)
+		return capped{samples: l.length.windows(limit) - e, tokens: tokens - e*limit, truncated: all - fit, emptied: e}
 	}
 	e := l.emptied(limit)
 	return capped{samples: all - e, tokens: l.length.capped(limit) - e*limit, truncated: all - fit - e, emptied: e}
+}
+
+// emptyWindows counts the windows of samples that are split that end before the
+// first supervised token. Windows after it without one are not seen.
+func (l *lengths) emptyWindows(limit int64) (n int64) {
+	var before int64
+	for i, v := range l.first.values {
+		n += (l.first.count[i] - before) * (int64(v) / limit)
+		before = l.first.count[i]
+	}
+	return n
 }
 
 // emptied counts the samples whose first supervised token lies at or after the
@@ -147,17 +172,20 @@ func (l *lengths) emptied(limit int64) int64 {
 }
 
 // rows estimates the rows stored of the last layer and of each other one.
-func (l *lengths) rows(limit int64, skip bool, selection rowSelection) (last, others int64) {
-	c := l.at(limit, skip)
+func (l *lengths) rows(limit int64, overlong string, selection rowSelection) (last, others int64) {
+	c := l.at(limit, overlong)
 	if limit == 0 {
 		limit = noCap
 	}
 	others = c.tokens
-	if selection.tail && !skip {
+	if selection.tail && overlong == Truncate {
 		others = l.tail.capped(limit) - c.emptied*limit
 	}
 	last = others
 	if selection.supervised {
+		if overlong == Split {
+			limit = noCap // every supervised token is in some window
+		}
 		last = min(last, l.supervisedRows(limit))
 	}
 	return last, others

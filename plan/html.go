@@ -171,7 +171,7 @@ func (rep Report) curveChart() curveChart {
 		var tokens, cut int64
 		for k := range rep.study.sets {
 			s := &rep.study.sets[k].positions
-			tokens += s.at(limit, rep.Plan.Overlong == Skip).tokens
+			tokens += s.at(limit, rep.Plan.Overlong).tokens
 			cut += s.length.capped(limit)
 		}
 		fmt.Fprintf(&kept, "%.1f,%.1f ", x(float64(limit)), y(float64(tokens)/float64(rep.Total.Tokens)))

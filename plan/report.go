@@ -214,7 +214,7 @@ func (rep *Report) overlong() []OverlongLoss {
 		}
 		s := &rep.study.sets[i]
 		_, tokens := s.positions.length.all()
-		t, k := s.positions.at(limit, false), s.positions.at(limit, true)
+		t, k := s.positions.at(limit, Truncate), s.positions.at(limit, Skip)
 		cut.Samples, cut.Cut, cut.LostTokens = cut.Samples+t.emptied, cut.Cut+t.truncated, cut.LostTokens+tokens-t.tokens
 		skip.Samples, skip.LostTokens = skip.Samples+k.skipped, skip.LostTokens+tokens-k.tokens
 		split.Cut, split.LostTokens = split.Cut+k.skipped, split.LostTokens+s.splitLost

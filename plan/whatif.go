@@ -49,8 +49,9 @@ type WhatIfRow struct {
 }
 
 // WhatIf computes every combination of the alternatives, from the lengths
-// alone. Samples above a cap are treated as the plan treats them (split counts
-// as truncate: splitting keeps all tokens but those of empty windows).
+// alone. Samples above a cap are treated as the plan treats them; of those that
+// are split, windows before the first supervised token count as lost, and
+// later ones without any do not.
 func WhatIf(rep Report, o WhatIfOptions) []WhatIfRow {
 	o = o.withDefaults(rep)
 	var out []WhatIfRow
@@ -117,7 +118,7 @@ func (o WhatIfOptions) withDefaults(rep Report) WhatIfOptions {
 func (rep *Report) evaluate(row WhatIfRow, o WhatIfOptions) WhatIfRow {
 	p := rep.Plan
 	same := slices.Equal(row.Layers, p.Layers) && row.DType == p.DType && row.Rows == p.Rows
-	u := rep.use(row.MaxTokens, row.Drop, row.Rows, same)
+	u := rep.use(row.MaxTokens, row.Drop, row.Rows, p.Overlong, same)
 	row.Samples, row.Tokens, row.LostTokens, row.TouchedSamples, row.NewTokens = u.samples, u.tokens, u.lost, u.touched, u.fresh
 	rowBytes := int64(blob.Meta{Hidden: p.Hidden, DType: row.DType}.RowBytes())
 	row.RawBytes = rowBytes * (u.lastRows + int64(len(row.Layers)-1)*u.otherRows)
@@ -167,10 +168,9 @@ type use struct {
 // use adds up what a cap and drops leave. With same, what older generations
 // hold for the plan in force need not be computed again; under a higher cap
 // than the plan's it may have to be, and counts.
-func (rep *Report) use(limit int64, drop []string, rows string, same bool) use {
+func (rep *Report) use(limit int64, drop []string, rows, overlong string, same bool) use {
 	var u use
-	skip := rep.Plan.Overlong == Skip
-	reusable := same && (rep.Plan.MaxTokens == 0 || limit > 0 && limit <= rep.Plan.MaxTokens)
+	reusable := same && overlong == rep.Plan.Overlong && (overlong != Split || limit == rep.Plan.MaxTokens) && (rep.Plan.MaxTokens == 0 || limit > 0 && limit <= rep.Plan.MaxTokens)
 	for i := range rep.study.sets {
 		s := &rep.study.sets[i]
 		all, tokens := s.positions.length.all()
@@ -179,30 +179,30 @@ func (rep *Report) use(limit int64, drop []string, rows string, same bool) use {
 			u.touched += all
 			continue
 		}
-		c := s.positions.at(limit, skip)
+		c := s.positions.at(limit, overlong)
 		u.samples += c.samples
 		u.tokens += c.tokens
 		u.lost += tokens - c.tokens
 		u.touched += c.truncated + c.emptied + c.skipped
-		u.compute(&s.fresh, &rep.Basis, limit, skip, rows)
+		u.compute(&s.fresh, &rep.Basis, limit, overlong, rows)
 		if !reusable {
-			u.compute(&s.stored, &rep.Basis, limit, skip, rows)
+			u.compute(&s.stored, &rep.Basis, limit, overlong, rows)
 		}
 	}
 	return u
 }
 
-func (u *use) compute(l *lengths, b *Basis, limit int64, skip bool, rows string) {
-	last, others := l.rows(limit, skip, selectionOf(rows))
+func (u *use) compute(l *lengths, b *Basis, limit int64, overlong, rows string) {
+	last, others := l.rows(limit, overlong, selectionOf(rows))
 	u.lastRows += last
 	u.otherRows += others
-	u.fresh += l.at(limit, skip).tokens
-	u.seconds += l.seconds(b, limit, skip)
+	u.fresh += l.at(limit, overlong).tokens
+	u.seconds += l.seconds(b, limit, overlong)
 }
 
 // seconds foretells the time for a set of samples under a cap.
-func (l *lengths) seconds(b *Basis, limit int64, skip bool) float64 {
-	c := l.at(limit, skip)
+func (l *lengths) seconds(b *Basis, limit int64, overlong string) float64 {
+	c := l.at(limit, overlong)
 	if len(b.Buckets) == 0 || b.Rate > 0 {
 		return b.secondsFor(c.tokens, 1)
 	}
@@ -220,8 +220,8 @@ func (l *lengths) seconds(b *Basis, limit int64, skip bool) float64 {
 		total += b.secondsFor(k.MaxTokens, 1) * float64(sum-before) / float64(k.MaxTokens)
 		before = sum
 	}
-	if c.truncated > 0 {
-		total += b.secondsFor(limit, c.truncated)
+	if left := c.tokens - before; left > 0 && limit < noCap {
+		total += b.secondsFor(limit, 1) * float64(left) / float64(limit) // those that the cap cut
 	}
 	return total
 }
