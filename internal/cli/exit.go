@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 
+	"eaglebatch/extract"
 	"eaglebatch/extract/backend"
 	"eaglebatch/internal/config"
 	"eaglebatch/store"
@@ -141,6 +142,9 @@ func hintFor(err error, code int) string {
 	var c *store.CorruptError
 	if errors.As(err, &c) && c.Hint != "" {
 		return c.Hint
+	}
+	if errors.Is(err, extract.ErrNonsense) {
+		return "compare engine and model with 'eaglebatch doctor'; where the text itself cannot be foretold, lower extract.min_top1 (0 turns the check off)"
 	}
 	switch code {
 	case ExitNoWorkspace:

@@ -5,7 +5,7 @@
 //
 //	EAGLEBATCH_FAULT=NAME:N[:kill|err]   at the N-th hit (from 1) of NAME
 //	EAGLEBATCH_FAULT=*:N[:kill|err]      at the N-th hit of any point
-//	EAGLEBATCH_FAULT_HITS=FILE           appends each point's name at its first hit
+//	EAGLEBATCH_FAULT_HITS=FILE           appends the point's name at every hit
 //
 // # Concurrency
 //
@@ -34,7 +34,6 @@ type Set struct {
 
 	mu    sync.Mutex
 	count int64
-	seen  map[Point]bool
 }
 
 // FromEnv reads the arming variables. It returns nil where none is set.
@@ -43,7 +42,7 @@ func FromEnv(getenv func(string) string) (*Set, error) {
 	if spec == "" && hits == "" {
 		return nil, nil
 	}
-	s := &Set{hits: hits, seen: map[Point]bool{}}
+	s := &Set{hits: hits}
 	if spec == "" {
 		return s, nil
 	}
@@ -73,7 +72,7 @@ func FromEnv(getenv func(string) string) (*Set, error) {
 
 // New arms one point in-process, for tests that want a returned error.
 func New(p Point, at int64) *Set {
-	return &Set{name: string(p), at: at, seen: map[Point]bool{}}
+	return &Set{name: string(p), at: at}
 }
 
 // Hit records that p was reached, and fails or kills the process when p is
@@ -83,15 +82,13 @@ func (s *Set) Hit(p Point) error {
 		return nil
 	}
 	s.mu.Lock()
-	first := !s.seen[p]
-	s.seen[p] = true
 	fire := false
 	if s.name == "*" || s.name == string(p) {
 		s.count++
 		fire = s.count == s.at
 	}
 	s.mu.Unlock()
-	if first && s.hits != "" {
+	if s.hits != "" {
 		if err := appendLine(s.hits, string(p)); err != nil {
 			return err
 		}
