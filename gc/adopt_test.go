@@ -157,14 +157,15 @@ func TestAdoptedGoesOnlyByName(t *testing.T) {
 	}
 }
 
-// TestAttemptsToDeleteSomethingElse tries to make gc take what it must not.
-func TestAttemptsToDeleteSomethingElse(t *testing.T) {
-	o := Options{Names: []string{"old"}, Now: true}
-	for _, tc := range []struct {
-		name   string
-		tamper func(t *testing.T, ws *store.Workspace, dir string)
-		want   string
-	}{
+// attempt is a way to make gc take what it must not.
+type attempt struct {
+	name   string
+	tamper func(t *testing.T, ws *store.Workspace, dir string)
+	want   string // in the reason of the refusal
+}
+
+func attempts() []attempt {
+	return []attempt{
 		{"changed file", func(t *testing.T, _ *store.Workspace, dir string) {
 			write(t, filepath.Join(dir, "rows_0-2000/data_0.ckpt"), 10001)
 		}, "changed since it was adopted"},
@@ -211,7 +212,13 @@ func TestAttemptsToDeleteSomethingElse(t *testing.T) {
 		{"proof lost", func(t *testing.T, ws *store.Workspace, dir string) {
 			repoint(t, ws, func(g *store.GenerationRow) { g.Adopted = nil })
 		}, "no record"},
-	} {
+	}
+}
+
+// TestAttemptsToDeleteSomethingElse tries to make gc take what it must not.
+func TestAttemptsToDeleteSomethingElse(t *testing.T) {
+	o := Options{Names: []string{"old"}, Now: true}
+	for _, tc := range attempts() {
 		t.Run(tc.name, func(t *testing.T) {
 			ws := storetest.MustInit(t)
 			dir := adoptTree(t, ws)

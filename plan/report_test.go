@@ -182,6 +182,32 @@ func withRoom(rep Report, free, reclaimable int64, names ...string) Report {
 	return rep
 }
 
+// decided lays a choice over options and says how many generations it deletes.
+func decided(t *testing.T, o Options, c Choice) (x Options, deletes int64) {
+	t.Helper()
+	values, err := ParseAccept(c.Accept)
+	if err != nil {
+		t.Fatalf("%q: %v", c.Accept, err)
+	}
+	for k, v := range values {
+		switch k {
+		case "max_tokens":
+			fmt.Sscan(v, &o.MaxTokens)
+		case "overlong":
+			o.Overlong = v
+		case "drop":
+			o.Drop = strings.Split(v, "+")
+		case "dtype":
+			o.Meta.DType = v
+		case "gc":
+			deletes = int64(len(strings.Split(v, "+")))
+		default:
+			t.Errorf("unexpected key %s", k)
+		}
+	}
+	return o, deletes
+}
+
 // TestChoicesFit takes every choice at its word: the plan made by it must fit.
 func TestChoicesFit(t *testing.T) {
 	sets := []dataset{{name: "A1", samples: random(8, 150)}, {name: "B1", samples: random(9, 250)}, {name: "B2", samples: random(10, 100)}}
@@ -224,28 +250,8 @@ func TestChoicesFit(t *testing.T) {
 				if c.Accept == "" {
 					continue
 				}
-				values, err := ParseAccept(c.Accept)
-				if err != nil {
-					t.Fatalf("%q: %v", c.Accept, err)
-				}
-				x := o
-				room := free
-				for k, v := range values {
-					switch k {
-					case "max_tokens":
-						fmt.Sscan(v, &x.MaxTokens)
-					case "overlong":
-						x.Overlong = v
-					case "drop":
-						x.Drop = strings.Split(v, "+")
-					case "dtype":
-						x.Meta.DType = v
-					case "gc":
-						room += gc / int64(len(tc.names)) * int64(len(strings.Split(v, "+")))
-					default:
-						t.Errorf("unexpected key %s", k)
-					}
-				}
+				x, more := decided(t, o, c)
+				room := free + more*gc/max(1, int64(len(tc.names)))
 				p := mustPlan(t, ws, x)
 				// the report does not see empty windows after the first supervised token
 				if p.ExpectedBytes > room || p.ExpectedBytes > c.Bytes || x.Overlong != Split && p.ExpectedBytes < c.Bytes || p.Samples == 0 {

@@ -1,0 +1,82 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"eaglebatch/store"
+	"eaglebatch/store/storetest"
+)
+
+// seal makes a sealed generation of a plan, without its states.
+func seal(t testing.TB, ws *store.Workspace, o Options, plan store.PlanRow, change func(*store.GenerationRow)) store.GenerationRow {
+	t.Helper()
+	var g store.GenerationRow
+	update(t, ws, func(tx *store.Tx) error {
+		id, err := tx.Next("generation")
+		if err != nil {
+			return err
+		}
+		g = store.GenerationRow{ID: id, Name: genName(id), Origin: "made", State: store.GenSealed, Kind: "states", Path: "generations/" + numbered(id),
+			Plan: plan.ID, Identity: o.Identity, Bytes: plan.RawBytes * 3 / 4, RawBytes: plan.RawBytes, Seconds: 10, Created: time.Now(), Sealed: time.Now()}
+		if change != nil {
+			change(&g)
+		}
+		return tx.PutGeneration(g)
+	})
+	mustWrite(t, ws.GenerationDir(g)+"/"+indexName, mustRead(t, ws.PlanPath(plan.ID)))
+	return g
+}
+
+func TestPlanReusesSealedStates(t *testing.T) {
+	ws := storetest.MustInit(t)
+	merge(t, ws, mixed())
+	shuffle(t, ws, upTo(29), nil)
+	o := testOptions()
+	o.MaxTokens = 350
+	first := mustPlan(t, ws, o)
+	g := seal(t, ws, o, first, nil)
+
+	shuffle(t, ws, []uint32{28, 3, 2, 1, 0, 11}, nil)
+	again := mustPlan(t, ws, o)
+	if again.NewSamples != 0 || again.RawBytes != 0 || again.Reused != 6 || again.Decision != store.Fits || again.Blobs != 0 {
+		t.Errorf("a new seed computes something: %+v", again)
+	}
+	f := openIndex(t, ws.PlanPath(again.ID))
+	old := openIndex(t, ws.PlanPath(first.ID))
+	for i := range f.Positions() {
+		p := f.Position(i)
+		if e := old.Entry(int(p.Blob), int(p.Entry)); p.Gen != g.ID || e.Rows < p.Rows {
+			t.Errorf("position %d = %+v points at %+v", i, p, e)
+		}
+	}
+	if again.Ratio != 0.75 || again.Rate == 0 {
+		t.Errorf("ratio %v, rate %v: a sealed generation of the shape was measured", again.Ratio, again.Rate)
+	}
+
+	lower, higher := o, o
+	lower.MaxTokens, higher.MaxTokens = 200, 0
+	if p := mustPlan(t, ws, lower); p.NewSamples != 0 {
+		t.Errorf("a lower cap computes %d samples", p.NewSamples)
+	}
+	shuffle(t, ws, upTo(29), nil)
+	if p := mustPlan(t, ws, higher); p.NewSamples != 5 { // 360 to 440 tokens were cut
+		t.Errorf("a higher cap computes %d samples, want the 5 that were cut", p.NewSamples)
+	}
+	for name, change := range map[string]func(o *Options){
+		"identity": func(o *Options) { o.Identity = []store.Part{{Key: "model", Value: "other"}} },
+		"decision": func(o *Options) { o.GCNames = []string{g.Name} },
+	} {
+		x := o
+		change(&x)
+		if p := mustPlan(t, ws, x); p.Reused != 0 {
+			t.Errorf("%s: %d positions reused from a generation that must not serve", name, p.Reused)
+		}
+	}
+	update(t, ws, func(tx *store.Tx) error {
+		return tx.PutQuarantine(store.QuarantineRow{Gen: g.ID, Blob: 0, Entry: 0, Reason: "test"})
+	})
+	if p := mustPlan(t, ws, o); p.NewSamples != 1 {
+		t.Errorf("%d new samples: the quarantined one has no states to reuse", p.NewSamples)
+	}
+}
