@@ -116,5 +116,5 @@ func (b *block) parseLine(r *record, l *line, text []byte, start, end int) {
 	if len(r.segs) > 0 {
 		l.segs = append([]samples.Segment(nil), r.segs...)
 	}
-	l.row = samples.MakeRow(&samples.Sample{IDs: r.ids, Mask: r.mask})
+	l.row = r.hash.Row(&samples.Sample{IDs: r.ids, Mask: r.mask})
 }

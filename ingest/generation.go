@@ -105,6 +105,7 @@ func (m *merger) loadSeen() error {
 
 // seal completes the generation.
 func (m *merger) seal(ctx context.Context) error {
+	m.seen = nil // nothing more is added
 	rows := m.w.Rows()
 	if err := m.w.Seal(ctx); err != nil {
 		return err

@@ -59,7 +59,7 @@ func parseBlocks(ctx context.Context, r *reader, p position, threads int, memory
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	room := newBudget(memory / 16)
+	room := newBudget(memory / 32)
 	defer room.close()
 
 	work, ordered, free := make(chan *block), make(chan *block, 4096), make(chan *block, 64)

@@ -63,6 +63,7 @@ type record struct {
 	lim   limits
 	parts [4]part
 	s     scanner
+	hash  *samples.Hasher
 
 	id        []byte
 	inputIDs  array
@@ -76,7 +77,7 @@ type record struct {
 	segs []samples.Segment
 }
 
-func newRecord(l limits) *record { return &record{lim: l, parts: parts()} }
+func newRecord(l limits) *record { return &record{lim: l, parts: parts(), hash: samples.NewHasher()} }
 
 func (r *record) reset() {
 	r.id = nil

@@ -28,10 +28,11 @@ const (
 )
 
 // memtable sizes the memtables so that all of them (the active one and those
-// waiting for their flush, each with the slack Badger adds) and a batch fit
-// into mem.
+// waiting for their flush, each with the slack that Badger adds), the table
+// that is built of one, which takes six times its size, and a batch fit into
+// mem.
 func memtable(mem int64) int64 {
-	return min(max(mem/8, minMemtable), maxMemtable)
+	return min(max(mem/16, minMemtable), maxMemtable)
 }
 
 // spaceNeed bounds what the next batch of n bytes may take on disk: the value

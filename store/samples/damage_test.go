@@ -97,7 +97,7 @@ func TestDamageIsFound(t *testing.T) {
 	})
 	t.Run("the record of another sample", func(t *testing.T) {
 		dir := build(t)
-		rec, err := appendRecord(nil, &all[8])
+		rec, err := newEncoder().append(nil, &all[8])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,13 +24,13 @@
 //	24  length m of the metadata, 4 bytes
 //	28  mask, one bit a token, least significant first: (n+7)/8 bytes
 //	    ids, w bits each, least significant first: (n·w+7)/8 bytes
-//	    metadata: msgpack map {i: id, f: file, l: line, s: segments}
+//	    metadata: msgpack map {i: id, f: file, l: line, k: kinds, e: ends}
 //	    xxh64 of all before it, 8 bytes
 //
 // The row index begins with "ebrows\r\n", version (4 bytes, 1) and row size
 // (4 bytes, 52); each row is length, supervised, first, last (4 bytes each),
-// the two 16-byte hashes, and crc32c of these 48 bytes and the row's number
-// (8 bytes).
+// the two 16-byte hashes, and crc32c of these 48 bytes, begun with the row's
+// number (4 bytes) in place of zero.
 //
 // # Crash safety
 //

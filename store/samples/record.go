@@ -1,6 +1,7 @@
 package samples
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -39,31 +40,67 @@ func keyName(dataset uint32, index uint64) string {
 
 // meta is the part of a record that is no token: small, so msgpack.
 type meta struct {
-	ID       string        `msgpack:"i,omitempty"`
-	File     uint32        `msgpack:"f"`
-	Line     int64         `msgpack:"l"`
-	Segments []metaSegment `msgpack:"s,omitempty"`
+	ID    string   `msgpack:"i"`
+	File  uint32   `msgpack:"f"`
+	Line  int64    `msgpack:"l"`
+	Kinds []string `msgpack:"k"` // of the segments
+	Ends  []uint32 `msgpack:"e"`
 }
 
-type metaSegment struct {
-	_msgpack struct{} `msgpack:",as_array"`
-	Kind     string
-	End      uint32
+// encoder makes records. It belongs to one goroutine.
+type encoder struct {
+	meta bytes.Buffer
+	enc  *msgpack.Encoder
 }
 
-// appendRecord appends the record of s to dst.
-func appendRecord(dst []byte, s *Sample) ([]byte, error) {
+func newEncoder() *encoder {
+	e := &encoder{}
+	e.enc = msgpack.NewEncoder(&e.meta)
+	return e
+}
+
+// encodeMeta writes what decodes into a meta, without reflection: with short
+// samples it is half of the work. A buffer returns no errors.
+func (e *encoder) encodeMeta(s *Sample) []byte {
+	e.meta.Reset()
+	n := 3
+	if len(s.Segments) > 0 {
+		n = 5
+	}
+	must := func(err error) {
+		if err != nil {
+			panic(err) // writing to memory
+		}
+	}
+	must(e.enc.EncodeMapLen(n))
+	must(e.enc.EncodeString("i"))
+	must(e.enc.EncodeString(s.ID))
+	must(e.enc.EncodeString("f"))
+	must(e.enc.EncodeUint(uint64(s.File)))
+	must(e.enc.EncodeString("l"))
+	must(e.enc.EncodeInt(s.Line))
+	if n == 3 {
+		return e.meta.Bytes()
+	}
+	must(e.enc.EncodeString("k"))
+	must(e.enc.EncodeArrayLen(len(s.Segments)))
+	for _, g := range s.Segments {
+		must(e.enc.EncodeString(g.Kind))
+	}
+	must(e.enc.EncodeString("e"))
+	must(e.enc.EncodeArrayLen(len(s.Segments)))
+	for _, g := range s.Segments {
+		must(e.enc.EncodeUint(uint64(g.End)))
+	}
+	return e.meta.Bytes()
+}
+
+// append appends the record of s to dst.
+func (e *encoder) append(dst []byte, s *Sample) ([]byte, error) {
 	if len(s.IDs) != len(s.Mask) {
 		return dst, fmt.Errorf("%s: %d ids but %d mask values", keyName(s.Dataset, s.Index), len(s.IDs), len(s.Mask))
 	}
-	m := meta{ID: s.ID, File: s.File, Line: s.Line}
-	for _, g := range s.Segments {
-		m.Segments = append(m.Segments, metaSegment{Kind: g.Kind, End: g.End})
-	}
-	mb, err := msgpack.Marshal(&m)
-	if err != nil {
-		return dst, err
-	}
+	mb := e.encodeMeta(s)
 	var all uint32
 	for _, id := range s.IDs {
 		all |= id
@@ -151,8 +188,11 @@ func decodeRecord(b []byte) (*Sample, error) {
 		Dataset: h.dataset, Index: h.index, ID: m.ID, File: m.File, Line: m.Line,
 		IDs: unpackIDs(ids, h.n, h.w), Mask: unpackMask(mask, h.n),
 	}
-	for _, g := range m.Segments {
-		s.Segments = append(s.Segments, Segment{Kind: g.Kind, End: g.End})
+	if len(m.Kinds) != len(m.Ends) {
+		return nil, fmt.Errorf("metadata: %d kinds for %d segments", len(m.Kinds), len(m.Ends))
+	}
+	for i, k := range m.Kinds {
+		s.Segments = append(s.Segments, Segment{Kind: k, End: m.Ends[i]})
 	}
 	return s, nil
 }

@@ -38,7 +38,7 @@ func TestPackEveryWidth(t *testing.T) {
 // the fuzzer would never get past it.
 func FuzzRecord(f *testing.F) {
 	for _, s := range makeSamples(1, 0, 6) {
-		rec, err := appendRecord(nil, &s)
+		rec, err := newEncoder().append(nil, &s)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func FuzzRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		rec, err := appendRecord(nil, s)
+		rec, err := newEncoder().append(nil, s)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,13 +41,10 @@ func checkRowsHeader(b []byte) error {
 	return nil
 }
 
-// rowSum covers the row's number too, so that a row in the wrong place is
+// rowSum continues from the row's number, so that a row in the wrong place is
 // found.
 func rowSum(b []byte, i int64) uint32 {
-	var num [8]byte
-	binary.LittleEndian.PutUint64(num[:], uint64(i))
-	t := crc32.MakeTable(crc32.Castagnoli)
-	return crc32.Update(crc32.Checksum(b[:rowSize-4], t), t, num[:])
+	return crc32.Update(uint32(i), crc32.MakeTable(crc32.Castagnoli), b[:rowSize-4])
 }
 
 func appendRow(dst []byte, r *Row, i int64) []byte {
@@ -58,7 +55,7 @@ func appendRow(dst []byte, r *Row, i int64) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, r.Last)
 	dst = append(dst, r.Tokens[:]...)
 	dst = append(dst, r.Content[:]...)
-	return binary.LittleEndian.AppendUint32(dst, rowSum(dst[start:start+rowSize-4:start+rowSize-4], i))
+	return binary.LittleEndian.AppendUint32(dst, rowSum(dst[start:start+rowSize-4], i))
 }
 
 func decodeRow(b []byte) (r Row) {

@@ -39,32 +39,41 @@ type Row struct {
 
 // MakeRow computes a sample's row. First and Last are 0 where nothing is
 // supervised.
-func MakeRow(s *Sample) Row {
+func MakeRow(s *Sample) Row { return NewHasher().Row(s) }
+
+// Hasher computes rows without allocating. It belongs to one goroutine.
+type Hasher struct {
+	h   hash.Hash
+	buf [4096]byte
+	sum []byte
+}
+
+// NewHasher returns a Hasher.
+func NewHasher() *Hasher { return &Hasher{h: sha256.New()} }
+
+// Row computes a sample's row, as MakeRow does.
+func (h *Hasher) Row(s *Sample) Row {
 	r := Row{Length: uint32(len(s.IDs))}
 	r.Supervised = uint32(bytes.Count(s.Mask, []byte{1}))
 	if r.Supervised > 0 {
 		r.First = uint32(bytes.IndexByte(s.Mask, 1))
 		r.Last = uint32(bytes.LastIndexByte(s.Mask, 1) + 1)
 	}
-	h := sha256.New()
-	hashIDs(h, s.IDs)
-	var sum [sha256.Size]byte
-	copy(r.Tokens[:], h.Sum(sum[:0]))
-	h.Write(s.Mask)
-	copy(r.Content[:], h.Sum(sum[:0]))
-	return r
-}
-
-func hashIDs(h hash.Hash, ids []uint32) {
-	var buf [4096]byte
-	for len(ids) > 0 {
-		n := min(len(ids), len(buf)/4)
+	h.h.Reset()
+	for ids := s.IDs; len(ids) > 0; {
+		n := min(len(ids), len(h.buf)/4)
 		for i, id := range ids[:n] {
-			binary.LittleEndian.PutUint32(buf[4*i:], id)
+			binary.LittleEndian.PutUint32(h.buf[4*i:], id)
 		}
-		h.Write(buf[:4*n])
+		h.h.Write(h.buf[:4*n])
 		ids = ids[n:]
 	}
+	h.sum = h.h.Sum(h.sum[:0])
+	copy(r.Tokens[:], h.sum)
+	h.h.Write(s.Mask)
+	h.sum = h.h.Sum(h.sum[:0])
+	copy(r.Content[:], h.sum)
+	return r
 }
 
 // Options opens a samples generation.

@@ -33,6 +33,7 @@ type Writer struct {
 	rows   int64 // durable
 	err    error // the first failure; nothing works after it
 
+	enc   *encoder
 	keys  []byte // of the pending samples
 	recs  []byte
 	ends  []int // of each record in recs
@@ -63,7 +64,7 @@ func OpenWriter(dir string, rows int64, o Options) (*Writer, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), index.Close())
 	}
-	return &Writer{dir: dir, o: o, db: db, poison: p, index: index, rows: rows}, nil
+	return &Writer{dir: dir, o: o, db: db, poison: p, index: index, rows: rows, enc: newEncoder()}, nil
 }
 
 // Rows returns the number of durable rows.
@@ -80,7 +81,7 @@ func (w *Writer) Add(s *Sample, r Row) error {
 	if w.err != nil {
 		return w.err
 	}
-	recs, err := appendRecord(w.recs, s)
+	recs, err := w.enc.append(w.recs, s)
 	if err != nil {
 		return w.failed(err)
 	}
