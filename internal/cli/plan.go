@@ -124,8 +124,19 @@ func (j *job) proof(ctx context.Context, p store.PlanRow) error {
 	} else if err := j.sealProof(ctx, n); err != nil {
 		return err
 	}
+	if err := j.resetExtract(ctx); err != nil {
+		return err
+	}
 	_, err = j.plan(ctx)
 	return err
+}
+
+// resetExtract makes the extract phase pending again: what the proof counted
+// there is not progress of the plan to come.
+func (j *job) resetExtract(ctx context.Context) error {
+	return j.ws.Update(ctx, "proof sealed", func(tx *store.Tx) error {
+		return tx.PutPhase(store.PhaseRow{Name: store.PhaseExtract, State: store.Pending})
+	})
 }
 
 func (j *job) sealProof(ctx context.Context, n int64) error {

@@ -152,22 +152,15 @@ func (j *job) extractOptions(ctx context.Context) (extract.Options, func(), erro
 // decide turns the plan's decision into going on or waiting for a human. It
 // seals a proof first where there is room for it.
 func (j *job) decide(ctx context.Context) error {
-	p, err := j.planRow()
-	if err != nil || p.Decision == store.Fits || p.NewSamples == 0 || p.Generation != 0 {
+	p, open, err := j.undecided()
+	if err != nil || !open {
 		return err
-	}
-	// What was short when the plan was made may fit by now.
-	var now store.PlanRow
-	if err := j.ws.View(func(r store.Reader) (err error) {
-		now, _, err = plan.Reassess(j.ws, r, p)
-		return err
-	}); err != nil {
-		return err
-	}
-	if now.Decision == store.Fits || now.Decision == store.FitsAfterGC && len(j.gcNames()) > 0 {
-		return nil
 	}
 	if err := j.proof(ctx, p); err != nil {
+		return err
+	}
+	// The proof measured what states take on disk: what looked short may fit.
+	if p, open, err = j.undecided(); err != nil || !open {
 		return err
 	}
 	rep, err := j.report(ctx)
@@ -185,4 +178,22 @@ func (j *job) decide(ctx context.Context) error {
 		}
 	}
 	return d
+}
+
+// undecided says whether the plan in force needs room that only a decision can
+// make. What was short when the plan was made may fit by now; what is half
+// extracted was decided before.
+func (j *job) undecided() (p store.PlanRow, open bool, err error) {
+	if p, err = j.planRow(); err != nil || p.NewSamples == 0 || p.Generation != 0 {
+		return p, false, err
+	}
+	now := p
+	if p.Decision != store.Fits {
+		err = j.ws.View(func(r store.Reader) (err error) {
+			now, _, err = plan.Reassess(j.ws, r, p)
+			return err
+		})
+	}
+	decided := now.Decision == store.FitsAfterGC && len(j.gcNames()) > 0
+	return now, now.Decision != store.Fits && !decided, err
 }

@@ -53,7 +53,8 @@ func (r *Runner) Do(ctx context.Context, p Phase) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", p.Name, err)
 	}
-	fresh := !known || row.State == store.Pending || row.State == store.Stale
+	// A row without a fingerprint only holds the progress of a proof.
+	fresh := !known || row.State == store.Pending || row.State == store.Stale || len(row.Fingerprint) == 0
 	changed := !fresh && !slices.Equal(row.Fingerprint, fp)
 	if changed && p.Extends != nil && p.Extends(row.Fingerprint, fp) {
 		changed = false
