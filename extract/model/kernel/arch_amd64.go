@@ -4,7 +4,7 @@ import "golang.org/x/sys/cpu"
 
 func archSets() []*Set {
 	var out []*Set
-	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasFMA {
+	if hasAVX512() {
 		out = append(out, avx512())
 	}
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
@@ -13,7 +13,10 @@ func archSets() []*Set {
 	return out
 }
 
-func archBF16() []*BF16 { return nil }
+func hasAVX512() bool {
+	x := cpu.X86
+	return x.HasAVX512F && x.HasAVX512DQ && x.HasAVX512BW && x.HasAVX512VL && x.HasFMA
+}
 
 func flag(b bool) int {
 	if b {
