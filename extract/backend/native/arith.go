@@ -70,18 +70,79 @@ func (p packed) at(off, n, k int) packed {
 }
 
 // panel packs 32 rows (nil: zeros) of k values as columns c..c+31 of p. The
-// rows may be changed.
+// rows are changed.
 func (a arith) panel(p packed, rows *[kernel.Panel][]float32, c int) {
-	switch {
-	case a.bf16.Half():
-		a.bf16.PackPanel(p.h, rows, c, p.k)
-		return
-	case a.bf16 != nil:
-		for _, r := range rows {
-			roundBF16(r)
+	for _, r := range rows {
+		if r != nil {
+			a.round(r)
 		}
 	}
+	a.roundedPanel(p, rows, c)
+}
+
+// roundedPanel is panel for rows that round has seen.
+func (a arith) roundedPanel(p packed, rows *[kernel.Panel][]float32, c int) {
+	if a.bf16.Half() {
+		a.bf16.PackPanel(p.h, rows, c, p.k)
+		return
+	}
 	a.set.PackPanel(p.f, rows, c, p.n, p.k)
+}
+
+// round makes of a row what is packed: for bf16 the rounded values, in half
+// the space where the kernels want them so.
+func (a arith) round(r []float32) {
+	switch {
+	case a.bf16.Half():
+		a.set.ToBF16(kernel.Words(r, len(r)), r)
+	case a.bf16 != nil:
+		roundBF16(r)
+	}
+}
+
+// decode makes row r of a matrix ready for roundedPanel, padded to len(dst).
+// Rows that are bfloat16 already are copied where the kernels take those.
+func (a arith) decode(m tensor.Matrix, r int, dst []float32) {
+	switch {
+	case m.Type == tensor.BF16 && a.bf16.Half():
+		words := kernel.Words(dst, len(dst))
+		kernel.CopyBF16(words[:m.Cols], m.Raw(r))
+		clear(words[m.Cols:])
+		return
+	case m.Type == tensor.BF16:
+		a.set.FromBF16(dst[:m.Cols], m.Raw(r))
+	default:
+		m.Row(r, dst)
+	}
+	clear(dst[m.Cols:])
+	if m.Type != tensor.BF16 {
+		a.round(dst)
+	}
+}
+
+// keyRows packs the rows of values, from first on, n of them and zeros up to
+// p.k, each 32 columns wide and ld apart, as columns c..c+31 of p: they are
+// rows of the product's k already.
+func (a arith) keyRows(p packed, x []float32, ld, n, c int, zero []float32) {
+	row := func(i int) []float32 {
+		if i < n {
+			return x[i*ld:][:kernel.Panel]
+		}
+		return zero[:kernel.Panel]
+	}
+	if a.bf16.Half() {
+		for i := 0; i < p.k; i += 2 {
+			a.bf16.PackPairs(p.h[c*p.k+i*kernel.Panel:][:2*kernel.Panel], row(i), row(i+1))
+		}
+		return
+	}
+	for i := range p.k {
+		dst := p.f[c*p.k+i*kernel.Panel:][:kernel.Panel]
+		copy(dst, row(i))
+		if a.bf16 != nil {
+			roundBF16(dst)
+		}
+	}
 }
 
 // left is the left-hand side of a product: m rows of k values.

@@ -46,21 +46,19 @@ func (e *engine) packBlock(w *worker, b *batch, s *seq, g, k int) {
 		e.panel(keys.at(p*e.headP, kernel.Panel, e.headP), &rows, 0)
 	}
 	values := e.values.at(e.keyOffset(b, s, g, k), e.headP, n)
+	x := e.kv[(s.first+k)*2*e.kvW+e.kvW+g*e.headDim:]
+	have = min(have, n)
 	for c := 0; c < e.headP; c += kernel.Panel {
-		var rows [kernel.Panel][]float32
-		for j := range rows {
-			if c+j >= e.headDim {
-				continue
-			}
-			rows[j] = w.rows[j*e.maxK:][:n]
-			for t := range n {
-				rows[j][t] = 0
-				if t < have {
-					rows[j][t] = e.kv[(s.first+k+t)*2*e.kvW+e.kvW+g*e.headDim+c+j]
-				}
-			}
+		if c+kernel.Panel <= e.headDim {
+			e.keyRows(values, x[c:], 2*e.kvW, have, c, e.zero)
+			continue
 		}
-		e.panel(values, &rows, c)
+		// A last panel that the head does not fill.
+		clear(w.score[:have*kernel.Panel])
+		for i := range have {
+			copy(w.score[i*kernel.Panel:], x[i*2*e.kvW+c:][:e.headDim-c])
+		}
+		e.keyRows(values, w.score, kernel.Panel, have, c, e.zero)
 	}
 }
 

@@ -27,6 +27,7 @@ type engine struct {
 	q                    []float32 // [rows, qS]: queries, then what attention gives
 	kv                   []float32 // [rows, 2·kvW]: keys, values
 	keys, values         packed    // [kvHeads][keys of the batch]
+	zero                 []float32 // a panel's row of zeros
 	workers              []worker
 }
 
@@ -42,7 +43,7 @@ type worker struct {
 func (b *Backend) newEngine() *engine {
 	e := &engine{
 		dims: b.dims, arith: arith{b.set, b.bf16}, dec: b.dec, threads: b.o.Threads,
-		capture: b.o.Capture, dtype: b.o.DType,
+		capture: b.o.Capture, dtype: b.o.DType, zero: make([]float32, kernel.Panel),
 	}
 	e.layer = e.newArena(e.layerLen())
 	a := e.layer
@@ -245,24 +246,15 @@ func (e *engine) packMatrix(p packed, segs ...segment) {
 					continue
 				}
 				if r < s.Rows {
+					if s.source != nil {
+						r = s.source(r)
+					}
 					rows[j] = buf[j*e.maxK:][:p.k]
-					e.decodeRow(s, r, rows[j])
+					e.decode(s.Matrix, r, rows[j])
 				}
 				break
 			}
 		}
-		e.panel(p, &rows, i*kernel.Panel)
+		e.roundedPanel(p, &rows, i*kernel.Panel)
 	})
-}
-
-func (e *engine) decodeRow(s segment, r int, dst []float32) {
-	if s.source != nil {
-		r = s.source(r)
-	}
-	if s.Type == tensor.BF16 {
-		e.set.FromBF16(dst[:s.Cols], s.Raw(r))
-	} else {
-		s.Row(r, dst)
-	}
-	clear(dst[s.Cols:])
 }

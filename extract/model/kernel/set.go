@@ -1,6 +1,9 @@
 package kernel
 
-import "fmt"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // The shapes that callers pad to.
 const (
@@ -128,3 +131,19 @@ func (s *Set) ToBF16(dst []uint16, x []float32) { s.toBF16(dst[:len(x)], x) }
 
 // FromBF16 widens len(dst) little-endian bfloat16 values of src.
 func (s *Set) FromBF16(dst []float32, src []byte) { s.widen(dst, src[:2*len(dst)]) }
+
+// CopyBF16 copies len(dst) little-endian bfloat16 values of src as they are.
+func CopyBF16(dst []uint16, src []byte) {
+	if littleEndian() {
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(dst))), 2*len(dst)), src)
+		return
+	}
+	for i := range dst {
+		dst[i] = uint16(src[2*i]) | uint16(src[2*i+1])<<8
+	}
+}
+
+func littleEndian() bool {
+	x := uint16(1)
+	return *(*byte)(unsafe.Pointer(&x)) == 1
+}
