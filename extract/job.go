@@ -58,7 +58,9 @@ type job struct {
 	skip   map[int]string // to be left out when their turn comes
 	absent map[int]string // left out
 	closed bool           // committed or dropped
-	scored sync.WaitGroup
+
+	scored  sync.WaitGroup // samples handed to sense
+	doubted []int          // entries that make no sense; read once all are scored
 }
 
 func blobName(no int) string { return fmt.Sprintf("blob-%06d.ebb", no) }
@@ -316,7 +318,7 @@ func (j *job) finish(ctx context.Context) {
 	j.r.commits.Go(func() {
 		j.scored.Wait() // no state is kept that was not looked at
 		err := ctx.Err()
-		won := err == nil && j.r.claim(j)
+		won := err == nil && !j.r.doubt(j) && j.r.claim(j)
 		if won {
 			err = j.r.commit(ctx, j, w)
 		}

@@ -5,9 +5,10 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
-	"strings"
 	"sync"
+	"time"
 
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/model"
@@ -16,11 +17,15 @@ import (
 )
 
 const (
-	judgeRows  = 200 // rows that a judgement needs, and looks back on
-	earlyRows  = 32  // rows of a sample until so many were scored
-	laterRows  = 4
-	scoreShare = 8 << 20 // vocabulary times hidden size for which every sample is scored
-	postNorm   = 0.05    // nats by which raw scores must be better to tell post-norm
+	judgeRows = 200  // rows that a judgement needs, and looks back on
+	earlyRows = 32   // rows of a sample until so many were scored
+	laterRows = 16   // and after that
+	postNorm  = 0.05 // nats by which raw scores must be better to tell post-norm
+	// A sample is doubted when a sound one would have no hit with this chance.
+	doubtful = 1e-6
+	// Scoring may take a twentieth of one core, and this much at first.
+	freeScoring  = 2 * time.Second
+	scoringShare = 20
 )
 
 // sense asks of a few supervised rows a sample whether lm_head(norm(state))
@@ -35,11 +40,13 @@ type sense struct {
 	layers   int
 	prenorm  bool
 	minTop1  float64
-	every    uint64 // one in so many samples is scored
 	jobs     chan *senseRows
+	began    time.Time
 
 	mu    sync.Mutex
+	spent time.Duration // scoring
 	total int64
+	top1  int64
 	tally map[string]*Tally
 	ring  []scored // the last judgeRows rows
 }
@@ -60,6 +67,7 @@ func SenseKey(gen uint32) string { return fmt.Sprintf("sense/%d", gen) }
 // senseRows are the rows of one sample to be scored.
 type senseRows struct {
 	job     *job
+	entry   int
 	dataset uint32
 	at      []int // tokens
 	rows    []byte
@@ -77,10 +85,9 @@ type scored struct {
 func newSense(r *run) (*sense, error) {
 	m := r.meta
 	s := &sense{rep: r.rep, names: m.Datasets, dtype: m.DType, rowBytes: m.RowBytes(), layers: len(m.Layers),
-		prenorm: m.LastPreNorm, minTop1: r.o.MinTop1, every: 1, tally: map[string]*Tally{}}
+		prenorm: m.LastPreNorm, minTop1: r.o.MinTop1, began: time.Now(), tally: map[string]*Tally{}}
 	if r.o.Head != nil && !m.Synthetic && m.LastPreNorm {
 		s.head = r.o.Head
-		s.every += uint64(s.head.Vocab()) * uint64(s.head.Hidden()) / scoreShare
 	}
 	var v []byte
 	err := r.ws.View(func(rd store.Reader) (err error) {
@@ -113,7 +120,7 @@ func (s *sense) start(ctx context.Context, wg *sync.WaitGroup, fail func(error))
 func (s *sense) stop() { close(s.jobs) }
 
 // gather picks the rows of a sample at its first chunk and keeps those that the
-// chunk has. The choice depends on the sample alone, once enough rows were seen.
+// chunk has. Which rows depends on the sample alone.
 func (s *sense) gather(rq *request, c backend.Chunk) {
 	if s.head == nil {
 		return
@@ -138,14 +145,15 @@ func (s *sense) choose(rq *request) *senseRows {
 	want := laterRows
 	s.mu.Lock()
 	early := s.total < judgeRows
+	dear := s.spent > freeScoring+time.Since(s.began)/scoringShare
 	s.mu.Unlock()
-	e := rq.job.r.idx.Entry(rq.job.no, rq.entry)
-	h := binary.LittleEndian.Uint64(e.Content[:])
 	if early {
 		want = earlyRows
-	} else if h%s.every != 0 {
+	} else if dear {
 		return nil
 	}
+	e := rq.job.r.idx.Entry(rq.job.no, rq.entry)
+	h := binary.LittleEndian.Uint32(e.Content[:])
 	var can []int
 	for t := range len(rq.ids) - 1 {
 		if rq.mask[t+1] == 1 && int(rq.ids[t+1]) < s.head.Vocab() {
@@ -155,10 +163,10 @@ func (s *sense) choose(rq *request) *senseRows {
 	if len(can) == 0 {
 		return nil
 	}
-	q := &senseRows{job: rq.job, dataset: e.Dataset}
+	q := &senseRows{job: rq.job, entry: rq.entry, dataset: e.Dataset}
 	n := min(want, len(can))
 	for i := range n {
-		t := can[(i*len(can)+int(h>>32)%len(can))/n%len(can)]
+		t := can[(i*len(can)+int(h)%len(can))/n%len(can)]
 		q.at = append(q.at, t)
 	}
 	slices.Sort(q.at)
@@ -192,12 +200,15 @@ func (s *sense) submit(ctx context.Context, rq *request) error {
 }
 
 func (s *sense) score(ctx context.Context, q *senseRows) error {
+	began := time.Now()
 	scores, err := s.head.Score(ctx, q.rows, s.dtype, q.next)
 	if err != nil {
 		return fmt.Errorf("sense check: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.spent += time.Since(began)
+	s.doubt(q, scores)
 	t := s.tally[s.names[q.dataset]]
 	if t == nil {
 		t = &Tally{}
@@ -205,6 +216,7 @@ func (s *sense) score(ctx context.Context, q *senseRows) error {
 	}
 	for i, sc := range scores {
 		s.total++
+		s.top1 += count(sc.Top1)
 		t.Rows++
 		t.LogProb += sc.LogProb
 		t.RawLog += sc.RawLogProb
@@ -217,6 +229,17 @@ func (s *sense) score(ctx context.Context, q *senseRows) error {
 	}
 	s.gauge()
 	return s.judge(ctx)
+}
+
+// doubt notes a sample none of whose states speaks for its own next token while
+// those of nearly all others do: it may have the states of another one. Held: mu.
+func (s *sense) doubt(q *senseRows, scores []model.Score) {
+	if s.total < judgeRows || s.minTop1 <= 0 || slices.ContainsFunc(scores, func(x model.Score) bool { return x.Top1 }) {
+		return
+	}
+	if miss := 1 - float64(s.top1)/float64(s.total); math.Pow(miss, float64(len(scores))) < doubtful {
+		q.job.doubted = append(q.job.doubted, q.entry)
+	}
 }
 
 func count(b bool) int64 {
@@ -307,17 +330,4 @@ func (s *sense) save(tx *store.Tx, gen uint32) error {
 		return err
 	}
 	return tx.PutValue(SenseKey(gen), v)
-}
-
-// String gives the tallies as one line, datasets in order.
-func (s *sense) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var parts []string
-	for _, name := range s.names {
-		if t := s.tally[name]; t != nil {
-			parts = append(parts, fmt.Sprintf("%s %.0f%%", name, 100*float64(t.Top1)/float64(t.Rows)))
-		}
-	}
-	return strings.Join(parts, ", ")
 }

@@ -1,0 +1,109 @@
+package extract
+
+import (
+	"context"
+	"runtime/metrics"
+	"sync"
+	"testing"
+	"time"
+
+	"eaglebatch/extract/backend"
+	"eaglebatch/extract/backend/synthetic"
+)
+
+// heapPeak samples the live and not yet returned heap until stop is called.
+func heapPeak() (stop func() uint64) {
+	var peak uint64
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	wg.Go(func() {
+		s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		for {
+			metrics.Read(s)
+			peak = max(peak, s[0].Value.Uint64())
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})
+	return func() uint64 {
+		close(done)
+		wg.Wait()
+		return peak
+	}
+}
+
+// TestMemory: an extraction of many times the memory stays within it, with
+// answers out of order, several slots and a sample larger than the memory.
+func TestMemory(t *testing.T) {
+	n := lengths(60, 600)
+	n[20], n[41] = 20_000, 9000
+	w := newWorld(t, planned{shape: shape{hidden: 512, layers: 8, capture: []int{2, 4, 6, 8}, dtype: "bf16"}, lengths: n, perBlob: 8})
+	o := w.options(w.backend(2, "out-of-order"))
+	o.Memory = 64 << 20
+	stop := heapPeak()
+	w.seal(o)
+	// The engine's own buffers, and what the collector has not found yet, come
+	// on top.
+	if peak := stop(); peak > 128<<20 {
+		t.Errorf("%d MiB of heap for a memory of 64 MiB and %d MiB of states", peak>>20, 4*sum(n)>>10)
+	}
+}
+
+func sum(n []int) (s int) {
+	for _, x := range n {
+		s += x
+	}
+	return s
+}
+
+// BenchmarkPipeline compares extraction with a client of the same engine that
+// keeps nothing.
+func BenchmarkPipeline(b *testing.B) {
+	sh := shape{hidden: 4096, layers: 32, capture: []int{2, 16, 29, 32}, dtype: "bf16"}
+	for _, rate := range []float64{20000, 0} {
+		name := "as fast as it can"
+		if rate > 0 {
+			name = "20000 tokens a second"
+		}
+		b.Run(name, func(b *testing.B) {
+			var stored, bare time.Duration
+			tokens := 0
+			for b.Loop() {
+				w := newWorld(b, planned{shape: sh, lengths: lengths(60, 1000), perBlob: 10})
+				eng := func() backend.Backend {
+					e, err := synthetic.New(synthetic.Options{Hidden: sh.hidden, Layers: sh.layers, Capture: sh.capture, DType: sh.dtype, Seed: 5, Rate: rate})
+					w.must(err)
+					return e
+				}
+				o := w.options(eng())
+				o.Memory = 1 << 30
+				began := time.Now()
+				w.seal(o)
+				stored += time.Since(began)
+				e := eng()
+				began = time.Now()
+				w.must(discard(b.Context(), e, w))
+				bare += time.Since(began)
+				for _, s := range w.samples {
+					tokens += len(s.IDs)
+				}
+			}
+			b.ReportMetric(float64(tokens)/stored.Seconds(), "tokens/s")
+			b.ReportMetric(float64(tokens)*float64(4*2*sh.hidden)/stored.Seconds()/1e6, "MB/s")
+			b.ReportMetric(100*bare.Seconds()/stored.Seconds(), "%-of-bare")
+		})
+	}
+}
+
+// discard is the bare client.
+func discard(ctx context.Context, e backend.Backend, w *world) error {
+	in := make(chan backend.Request, len(w.samples))
+	for i, s := range w.samples {
+		in <- backend.Request{ID: uint64(i), Tokens: s.IDs}
+	}
+	close(in)
+	return e.Serve(ctx, 0, in, func(backend.Chunk) error { return nil })
+}
