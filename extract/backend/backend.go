@@ -36,6 +36,15 @@ type Info struct {
 type Request struct {
 	ID     uint64 // the caller's; echoed in every chunk
 	Tokens []uint32
+	Name   string // of the sample, for logs; may be empty
+}
+
+// Label names the request for people.
+func (r Request) Label() string {
+	if r.Name != "" {
+		return r.Name
+	}
+	return fmt.Sprintf("request %d", r.ID)
 }
 
 // Chunk answers for rows [First, First+Rows) of a request. Data is row-major
