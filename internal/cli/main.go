@@ -72,8 +72,6 @@ type env struct {
 	renderer *progress.Renderer
 
 	interrupt chan struct{} // closed at the first SIGINT or SIGTERM
-	signalled string
-	live      *statusReporter // set while a workspace is open
 }
 
 // signals arranges that the first SIGINT or SIGTERM asks for an orderly end and
