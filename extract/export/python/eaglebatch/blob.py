@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 
-from .codecs import CODECS
+from .codecs import CODECS, scratch
 from .errors import CorruptError, NewerError
 from .files import File, number, read_header, text, texts, xxh64_intdigest
 
@@ -21,6 +21,15 @@ MAX_CHUNK = 64 << 20
 MAX_ROWS = 1 << 26
 MAX_FOOTER = 256 << 20
 BITS = {"bf16": "<u2", "fp16": "<u2", "fp32": "<u4", "fp8": "u1"}  # how a value is held before it is interpreted
+
+
+AHEAD = 32 << 20  # bytes that the kernel is asked to read ahead
+
+
+def neighbours(numbers):
+    """The ranges of indexes of numbers, ascending, that follow one another without a gap."""
+    cuts = [0] + [i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1] + [len(numbers)]
+    return [range(a, b) for a, b in zip(cuts, cuts[1:])]
 
 
 class Meta:
@@ -41,7 +50,8 @@ class Meta:
             raise CorruptError(path, f"dtype {self.dtype!r}")
         self.row_values = self.hidden_size + (4 if self.dtype == "fp8" else 0)
         self.row_bytes = self.row_values * np.dtype(BITS[self.dtype]).itemsize
-        self.block_rows = max(1, number(path, j, "chunk_bytes", 1, MAX_CHUNK) // self.row_bytes)
+        # 0: not said, as the description of an index may have it; a blob must say.
+        self.block_rows = max(1, number(path, j, "chunk_bytes", 0, MAX_CHUNK) // self.row_bytes)
         self.last_prenorm = j.get("last_prenorm") is True
         self.synthetic = j.get("synthetic") is True
         self.rows = text(path, j, "rows", "all")
@@ -60,6 +70,7 @@ class Blob:
         if header is None:
             raise CorruptError(f.path, "the header has no JSON", 16)
         self.meta = Meta(f.path, header)
+        number(f.path, header, "chunk_bytes", 1, MAX_CHUNK)
         self._read_footer(begin)
 
     def _read_footer(self, begin):
@@ -191,25 +202,30 @@ class Blob:
         selected = bool(e["flags"] & SELECTED)
         maps = [self.row_map(entry, l) if selected else None for l in layers]
         base = int(e["first"]) + 2 + (L if selected else 0)
-        rows = len(outs[0]) if outs else 0
-        for b in range(-(-rows // R)):
+        rows = len(outs[0]) if len(outs) else 0
+        order = sorted(zip(layers, outs, maps), key=lambda x: x[0])
+        runs = neighbours([x[0] for x in order])
+        blocks = -(-rows // R)
+        ahead = 0
+        for b in range(blocks):
             lo, hi = b * R, min(n, b * R + R)
-            at, enc = -1, None
-            for l, out, rowmap in sorted(zip(layers, outs, maps), key=lambda x: x[0]):
-                i = base + b * L + l
+            first = base + b * L
+            # The kernel reads ahead while this block is decoded.
+            if len(runs) == 1 and self._starts[first] + AHEAD // 2 > ahead:
+                begin = max(ahead, int(self._starts[first]))
+                ahead = min(begin + AHEAD, int(self._starts[base + blocks * L]))
+                self.file.will_need(begin, ahead - begin)
+            for run in runs:
+                i, stop = first + order[run.start][0], first + order[run.stop - 1][0] + 1
+                at = int(self._starts[i])
                 # Chunks that lie together are read together.
-                if enc is None or i >= at + len(ends):
-                    run = [k for k in sorted(layers) if k >= l]
-                    stop = l
-                    while stop + 1 in run:
-                        stop += 1
-                    at = i
-                    ends = self._starts[i + 1:i + 2 + stop - l]
-                    start = int(self._starts[i])
-                    enc = memoryview(self.file.read(start, int(ends[-1]) - start))
-                src = enc[int(self._starts[i]) - start:int(self._starts[i + 1]) - start]
-                keep = np.arange(lo, hi) if rowmap is None else lo + np.flatnonzero(rowmap[lo:hi])
-                self._block(i, src, keep, rowmap is None, lo, min(hi, rows), out)
+                enc = scratch("enc", int(self._starts[stop]) - at)
+                self.file.read_into(at, memoryview(enc))
+                for l, out, rowmap in order[run.start:run.stop]:
+                    i = first + l
+                    src = enc[int(self._starts[i]) - at:int(self._starts[i + 1]) - at]
+                    keep = np.arange(lo, hi) if rowmap is None else lo + np.flatnonzero(rowmap[lo:hi])
+                    self._block(i, src, keep, rowmap is None, lo, min(hi, rows), out)
 
     def _block(self, i, src, keep, whole, lo, hi, out):
         m = self.meta
@@ -219,7 +235,7 @@ class Blob:
         if whole and len(keep) == hi - lo and dest.flags.c_contiguous:
             self._decode(i, src, dest.reshape(-1).view(np.uint8))
             return
-        full = np.empty((len(keep), m.row_values), out.dtype)
+        full = scratch("rows", len(keep) * m.row_bytes).view(out.dtype).reshape(len(keep), m.row_values)
         self._decode(i, src, full.reshape(-1).view(np.uint8))
         if whole:
             dest[...] = full[:hi - lo]

@@ -197,34 +197,37 @@ def unplane(planes, n, shift, base):
     where the ones are. The lowest bit of the folded exponent says that all its bits are flipped.
     """
     size = -(-n // 8)
-    acc = scratch("acc", 8 * size)
-    exponent = 0xFF << shift & 0xFF
-    sparse, flip, begun = [], None, False
+    acc, sparse = None, []
     for b in (*range(7, shift, -1), *range(shift - 1, -1, -1)):
-        if begun:
+        if acc is not None:
             np.add(acc, acc, out=acc)
         x = planes[b]
         if x is None:
             continue
         if np.count_nonzero(x) * 16 < size:
-            sparse.append((1 << (b - 1 if b > shift else b), x))
-        elif begun:
-            np.bitwise_or(acc, np.unpackbits(x, bitorder="little"), out=acc)
+            sparse.append((np.uint64(1 << (b - 1 if b > shift else b)), x))
+        elif acc is None:
+            acc = np.unpackbits(x, bitorder="little")
         else:
-            acc[:] = np.unpackbits(x, bitorder="little")
-            begun = True
-    if not begun:
-        acc[:] = 0
+            np.bitwise_or(acc, np.unpackbits(x, bitorder="little"), out=acc)
+    if acc is None:
+        acc = np.zeros(8 * size, np.uint8)
     if planes[shift] is not None:
         flip = np.unpackbits(planes[shift], bitorder="little")
         np.negative(flip, out=flip)
         if shift:
-            np.bitwise_and(flip, exponent, out=flip)
+            np.bitwise_and(flip, 0xFF << shift & 0xFF, out=flip)
         np.bitwise_xor(acc, flip, out=acc)
-    eights = acc.view("<u8")
-    for bit, x in sparse:
-        at = np.flatnonzero(x)
-        eights[at] ^= SPREAD[x[at]] * np.uint64(bit)
+    if sparse:
+        some = sparse[0][1]
+        for _, x in sparse[1:]:
+            some = some | x
+        at = np.flatnonzero(some != 0)
+        eights = acc.view("<u8")
+        extra = np.zeros(len(at), np.uint64)
+        for bit, x in sparse:
+            extra ^= SPREAD[x[at]] * bit
+        eights[at] ^= extra
     if base:
         np.add(acc, np.uint8(base), out=acc)
     return acc[:n]

@@ -43,6 +43,11 @@ class File:
             offset += n
             view = view[n:]
 
+    def will_need(self, offset, n):
+        """Asks the system to read a range ahead, where it can."""
+        if n > 0 and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.fd, offset, n, os.POSIX_FADV_WILLNEED)
+
     def read(self, offset, n):
         if offset < 0 or offset + n > self.size:
             raise CorruptError(self.path, f"{n} bytes wanted, the file has {self.size}", offset)
