@@ -37,6 +37,7 @@ var law = []struct {
 	{"extract/backend/...", []string{"extract/backend/..."}},
 	{"extract/export", []string{"internal/fsx", "internal/fault"}},
 	{"extract/export/...", []string{"extract/export/...", "internal/fsx", "internal/fault", "internal/compress"}},
+	{"extract/exporter", []string{"store", "store/samples", "store/blob", "store/genindex", "store/states", "extract/export/...", "internal/progress", "internal/fault", "internal/fsx", "internal/compress"}},
 	{"store/codec/...", []string{"store/codec/..."}},
 	{"store/blob", []string{"store/codec", "internal/fault", "internal/fsx"}},
 	{"store/genindex", []string{"store/blob", "internal/fault", "internal/fsx"}},
