@@ -81,7 +81,11 @@ func (e *env) check(c *cli.Context) error {
 	if err := k.all(ctx); err != nil {
 		return cancelled(ctx, err)
 	}
-	if c.Bool("repair") && len(k.damaged) > 0 {
+	begun, err := k.unfinished()
+	if err != nil {
+		return err
+	}
+	if c.Bool("repair") && (len(k.damaged) > 0 || begun) {
 		return k.repair()
 	}
 	return k.report()
@@ -227,6 +231,9 @@ func (k *checker) generation(ctx context.Context, g store.GenerationRow) error {
 	files, err := k.files(g, dir)
 	if err != nil {
 		return err
+	}
+	if g.State == store.GenBuilding && len(files) == 0 {
+		return nil // its directory may not be there yet
 	}
 	o := k.opts
 	o.Skip = func(name string) bool {

@@ -12,9 +12,11 @@ func covers(d store.DamagedEntry, p states.Problem) bool {
 	return int(d.Blob) == p.Blob && (d.Whole || int(d.Entry) == p.Entry)
 }
 
-// repair records what is damaged and plans anew: the new generation points to
+// repair plans anew and records what is damaged: the new generation points to
 // every sound sample and computes the damaged ones. What is damaged stays where
-// it is, since the rest of its blob is still in use.
+// it is, since the rest of its blob is still in use. The old plan is put out of
+// force first: damage that is on record is not found again, so whoever goes on
+// after an interruption must see that the plan is not done.
 func (k *checker) repair() error {
 	for _, p := range k.doc.Problems {
 		if p.Blob < 0 {
@@ -27,6 +29,16 @@ func (k *checker) repair() error {
 		return err
 	}
 	return k.withSession(k.c, cfg, false, func(s *session) error {
+		j, err := newJob(s)
+		if err != nil {
+			return err
+		}
+		if len(k.damaged) == 0 {
+			return j.goOn(k.c.Context)
+		}
+		if err := j.runner().Redo(k.c.Context, store.PhasePlan); err != nil {
+			return err
+		}
 		if err := s.ws.Update(k.c.Context, "damage", func(tx *store.Tx) error {
 			for gen, found := range k.damaged {
 				if err := tx.PutDamaged(gen, found); err != nil {
@@ -37,10 +49,20 @@ func (k *checker) repair() error {
 		}); err != nil {
 			return err
 		}
-		j, err := newJob(s)
-		if err != nil {
-			return err
-		}
-		return j.replan(k.c.Context)
+		return j.goOn(k.c.Context)
 	})
+}
+
+// unfinished says whether a repair was begun and interrupted.
+func (k *checker) unfinished() (bool, error) {
+	if len(k.doc.Known) == 0 {
+		return false, nil
+	}
+	for _, name := range []string{store.PhasePlan, store.PhaseExtract} {
+		row, ok, err := k.snap.Phase(name)
+		if err != nil || ok && row.State != store.Done {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }

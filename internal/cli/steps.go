@@ -176,6 +176,11 @@ func (j *job) replan(ctx context.Context) error {
 	if err := j.runner().Redo(ctx, store.PhasePlan); err != nil {
 		return err
 	}
+	return j.goOn(ctx)
+}
+
+// goOn plans where that is to be done, and extracts what is missing.
+func (j *job) goOn(ctx context.Context) error {
 	if _, err := j.plan(ctx); err != nil {
 		return err
 	}

@@ -117,6 +117,15 @@ func TestDamageIsFound(t *testing.T) {
 		dir := build(t)
 		isCorrupt(t, Verify(ctx, dir, 59, small()))
 	})
+	t.Run("a record that an interrupted merge had not counted", func(t *testing.T) {
+		dir := build(t)
+		if err := os.Remove(filepath.Join(dir, sealName)); err != nil {
+			t.Fatal(err)
+		}
+		if err := Verify(ctx, dir, 59, small()); err != nil {
+			t.Errorf("reported as damage: %v", err)
+		}
+	})
 }
 
 func flip(t *testing.T, path string, off int) {

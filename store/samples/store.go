@@ -77,7 +77,9 @@ func (s *Store) Get(ctx context.Context, dataset uint32, index uint64) (*Sample,
 func (s *Store) Close() error { return s.poison.closeDB(s.db) }
 
 // Verify reads every record of the generation in dir and compares it with its
-// row: key order is row order, so the i-th record belongs to row i.
+// row: key order is row order, so the i-th record belongs to row i. Records
+// beyond the last row are damage only where the generation is sealed: an
+// interrupted merge has written more than it had counted, and goes over it.
 func Verify(ctx context.Context, dir string, rows int64, o Options) error {
 	index, err := OpenRows(dir, rows)
 	if err != nil {
@@ -88,20 +90,24 @@ func Verify(ctx context.Context, dir string, rows int64, o Options) error {
 	if err != nil {
 		return err
 	}
-	n, err := s.verify(ctx, index)
+	_, sealed, err := Sealed(dir)
+	if err != nil {
+		return errors.Join(err, s.Close())
+	}
+	n, err := s.verify(ctx, index, sealed)
 	if err == nil && n != rows {
 		err = &CorruptError{Path: dir, Err: fmt.Errorf("%d records for %d rows", n, rows)}
 	}
 	return errors.Join(err, s.Close())
 }
 
-func (s *Store) verify(ctx context.Context, index *Rows) (n int64, err error) {
+func (s *Store) verify(ctx context.Context, index *Rows, sealed bool) (n int64, err error) {
 	err = s.db.View(func(txn *badger.Txn) error {
 		o := badger.DefaultIteratorOptions
 		o.PrefetchValues = false
 		it := txn.NewIterator(o)
 		defer it.Close()
-		for it.Rewind(); it.Valid(); it.Next() {
+		for it.Rewind(); it.Valid() && (sealed || n < index.Len()); it.Next() {
 			if err := errors.Join(ctx.Err(), s.poison.check()); err != nil {
 				return err
 			}
