@@ -12,7 +12,7 @@ from conftest import CODECS, LAYERS, expected, state_values
 
 from eaglebatch import CorruptError, Dataset, EaglebatchError, NewerError
 
-MUTATIONS = int(os.environ.get("EAGLEBATCH_MUTATIONS", "400"))  # a file
+MUTATIONS = int(os.environ.get("EAGLEBATCH_MUTATIONS", "600"))  # a file
 
 
 def read_all(path, want, dtype):
