@@ -217,8 +217,11 @@ func (x *executor) move(g store.GenerationRow, pl *place, id identity) error {
 // reprieve takes a condemnation back that could not be carried out. Where the
 // directory did move, it stays condemned, and the next sweep records it.
 func (x *executor) reprieve(was, g store.GenerationRow) error {
-	moved, err := exists(x.site.inTrash(g))
-	if err != nil || moved {
+	path, err := x.site.path(g)
+	if err != nil {
+		return err
+	}
+	if inPlace, err := exists(path); err != nil || !inPlace {
 		return err
 	}
 	was.ID, was.Changed = g.ID, x.o.now()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,8 +12,6 @@ import (
 
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
-	"eaglebatch/store/blob"
-	"eaglebatch/store/genindex"
 	"eaglebatch/store/retain"
 	"eaglebatch/store/storetest"
 )
@@ -128,17 +127,7 @@ func TestNeedsAreKept(t *testing.T) {
 	user := put(t, ws, "user", store.GenSealed, func(g *store.GenerationRow) { g.Needs = []uint32{base.ID} })
 	put(t, ws, "new", store.GenSealed, nil)
 	planned := put(t, ws, "planned", store.GenRetired, nil)
-	w, err := genindex.Create(nil, mkdir(t, ws.PlanPath(1)), genindex.Meta{Datasets: []string{"d"}, Blob: blob.Meta{Layers: []int{1}, Hidden: 8, DType: "bf16", Codec: "raw", ChunkBytes: 1 << 16, Datasets: []string{"d"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Position(genindex.Position{Gen: planned.ID, Rows: 1, Mask: genindex.NoMask}, nil); err != nil {
-		t.Fatal(err)
-	}
-	w.Splits([]genindex.Split{{Name: "train", Count: 1}})
-	if err := w.Finish(); err != nil {
-		t.Fatal(err)
-	}
+	writeIndex(t, ws.PlanPath(1), planned.ID)
 	update(t, ws, func(tx *store.Tx) error { return tx.PutPlan(store.PlanRow{ID: 1}) })
 
 	c := newClock()
@@ -159,14 +148,6 @@ func TestNeedsAreKept(t *testing.T) {
 	if it := item(t, mustPlan(t, ws, o), base.ID); it.Action != ActionTrash {
 		t.Errorf("base is kept for a user that is gone: %+v", it)
 	}
-}
-
-func mkdir(t testing.TB, path string) string {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 func TestSamplesGenerations(t *testing.T) {
@@ -281,5 +262,66 @@ func TestAReadersLease(t *testing.T) {
 	}
 	if it := item(t, mustExecute(t, ws, Options{Now: true}), g.ID); it.Action != ActionTrash {
 		t.Errorf("%+v", it)
+	}
+}
+
+// TestStaleFiles removes superseded plans and orders, but not those in force or
+// by which a generation is being built.
+func TestStaleFiles(t *testing.T) {
+	ws := storetest.MustInit(t)
+	for id := range uint32(5) {
+		writeIndex(t, ws.PlanPath(id+1))
+		write(t, ws.OrderPath(id+1), 100)
+	}
+	write(t, filepath.Join(filepath.Dir(ws.PlanPath(1)), "notes.txt"), 5)
+	update(t, ws, func(tx *store.Tx) error {
+		return errors.Join(tx.PutPlan(store.PlanRow{ID: 2, Order: 2}), tx.PutPlan(store.PlanRow{ID: 4, Order: 3}), tx.PutOrder(store.OrderRow{ID: 4}),
+			tx.PutGeneration(store.GenerationRow{ID: 1, Name: "g", Origin: "made", State: store.GenBuilding, Kind: "states", Plan: 2, Path: "generations/000001"}))
+	})
+	s := mustExecute(t, ws, Options{})
+	var left []string
+	for id := range uint32(5) {
+		for _, p := range []string{ws.PlanPath(id + 1), ws.OrderPath(id + 1)} {
+			if there(t, p) {
+				left = append(left, filepath.Base(p))
+			}
+		}
+	}
+	want := []string{"000002.ebi", "000002.ebo", "000003.ebo", "000004.ebi", "000004.ebo", "000005.ebi", "000005.ebo"}
+	if !slices.Equal(left, want) || len(s.Stale) != 3 || s.Free == 0 {
+		t.Errorf("left %v, want %v; %d stale", left, want, len(s.Stale))
+	}
+	if !there(t, filepath.Join(filepath.Dir(ws.PlanPath(1)), "notes.txt")) {
+		t.Error("a file that is not a plan was removed")
+	}
+}
+
+// TestReprieve: a condemnation that cannot be carried out is taken back.
+func TestReprieve(t *testing.T) {
+	ws := storetest.MustInit(t)
+	g := put(t, ws, "g", store.GenAbandoned, nil)
+	s := mustPlan(t, ws, Options{})
+	write(t, filepath.Join(ws.TrashDir(), trashName(g), "in the way"), 1)
+	if _, err := Execute(t.Context(), ws, s, Options{}, progress.Nop{}); !errors.Is(err, os.ErrExist) {
+		t.Fatalf("it was renamed over something: %v", err)
+	}
+	if s := row(t, ws, g.ID).State; !there(t, ws.GenerationDir(g)) || s != store.GenAbandoned {
+		t.Errorf("it is %s", s)
+	}
+}
+
+// TestInterruptedRestore: the directory is back, the ledger does not know yet.
+func TestInterruptedRestore(t *testing.T) {
+	ws := storetest.MustInit(t)
+	g := put(t, ws, "g", store.GenAbandoned, nil)
+	mustExecute(t, ws, Options{MinAge: time.Hour})
+	if err := os.Rename(filepath.Join(ws.Dir(), row(t, ws, g.ID).Trash), ws.GenerationDir(g)); err != nil {
+		t.Fatal(err)
+	}
+	if it := item(t, mustExecute(t, ws, Options{Now: true}), g.ID); it.Action != ActionFinish {
+		t.Errorf("%+v", it)
+	}
+	if r := row(t, ws, g.ID); r.State != store.GenAbandoned || r.Pinned == "" || r.Trash != "" || !there(t, filepath.Join(ws.GenerationDir(g), "blob-000000.ebb")) {
+		t.Errorf("%+v", r)
 	}
 }

@@ -124,3 +124,25 @@ func there(t testing.TB, path string) bool {
 	}
 	return ok
 }
+
+// writeIndex writes a plan's index whose positions point into generations.
+func writeIndex(t testing.TB, path string, gens ...uint32) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	m := blob.Meta{Layers: []int{1}, Hidden: 8, DType: "bf16", Codec: "raw", ChunkBytes: 1 << 16, Datasets: []string{"d"}}
+	w, err := genindex.Create(nil, path, genindex.Meta{Datasets: []string{"d"}, Blob: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range gens {
+		if err := w.Position(genindex.Position{Gen: g, Rows: 1, Mask: genindex.NoMask}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Splits([]genindex.Split{{Name: "train", Count: int64(len(gens))}})
+	if err := w.Finish(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -19,7 +19,7 @@ type distinct struct {
 	slots []uint64 // tag<<32 | number+1, 0: empty
 
 	merged []uint32 // the row that stands for it: its first in the order
-	need   []uint32 // rows to store: the most that a position of it shows
+	need   []uint32 // rows to store: equal samples are capped alike
 	uses   []uint32 // positions that show it
 	source []uint32 // 0: computed by this plan; else 1 + number of the older generation
 	blob   []uint32
@@ -73,12 +73,11 @@ func (d *distinct) find(key [16]byte) (slot uint64, number uint32, ok bool) {
 	}
 }
 
-// add finds or adds the sample of q and raises the rows it needs.
+// add finds or adds the sample of q and counts the position that shows it.
 func (d *distinct) add(q piece) error {
 	key := d.key(q.row)
 	slot, number, ok := d.find(key)
 	if ok {
-		d.need[number] = max(d.need[number], q.rows)
 		d.uses[number]++
 		return nil
 	}

@@ -324,6 +324,7 @@ func TestPlanIsDeterministic(t *testing.T) {
 	if a.Blobs < 3 {
 		t.Errorf("%d blobs of 64 KiB", a.Blobs)
 	}
+	checkBlobs(t, openIndex(t, ws.PlanPath(a.ID)), a)
 	read := func(id uint32) []byte { return mustRead(t, ws.PlanPath(id)) }
 	if !slices.Equal(read(a.ID), read(b.ID)) {
 		t.Error("the same plan twice gave different bytes")

@@ -54,6 +54,11 @@ func TestPlanReusesSealedStates(t *testing.T) {
 		t.Errorf("ratio %v, rate %v: a sealed generation of the shape was measured", again.Ratio, again.Rate)
 	}
 
+	dense := o
+	dense.Meta.Codec = "dense"
+	if p := mustPlan(t, ws, dense); p.NewSamples != 0 || p.Ratio != 0 {
+		t.Errorf("states are reused whatever their codec, but it gives no ratio for another: %d new, ratio %v", p.NewSamples, p.Ratio)
+	}
 	lower, higher := o, o
 	lower.MaxTokens, higher.MaxTokens = 200, 0
 	if p := mustPlan(t, ws, lower); p.NewSamples != 0 {
