@@ -101,26 +101,28 @@ func prefixes() [][2]string {
 }
 
 func (h *Head) load(c Config, o headOptions) error {
-	var err error
 	var lmName string
-	var ok bool
 	for _, p := range prefixes() {
-		if h.embed, ok, err = h.w.tensor(p[0] + "embed_tokens.weight"); err != nil {
+		embed, ok, err := h.w.tensor(p[0] + "embed_tokens.weight")
+		if err != nil {
 			return err
 		}
 		if !ok {
 			continue
 		}
+		h.embed, lmName = embed, p[1]+"lm_head.weight"
 		if h.norm, ok, err = h.w.tensor(p[0] + "norm.weight"); err != nil || !ok {
 			return errors.Join(fmt.Errorf("tensor %q is missing", p[0]+"norm.weight"), err)
 		}
-		lmName = p[1] + "lm_head.weight"
-		if h.lm, ok, err = h.w.tensor(lmName); err != nil || ok {
+		// A tied model has no lm_head under any prefix.
+		lm, ok, err := h.w.tensor(lmName)
+		if err != nil {
+			return err
+		}
+		if ok {
+			h.lm = lm
 			break
 		}
-	}
-	if err != nil {
-		return err
 	}
 	if h.embed.Data == nil {
 		return fmt.Errorf("tensor %q is missing, under this and every known prefix", "model.embed_tokens.weight")
