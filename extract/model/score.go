@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"eaglebatch/extract/model/kernel"
 	"eaglebatch/extract/model/tensor"
 )
 
@@ -29,16 +30,11 @@ func (h *Head) Score(ctx context.Context, rows []byte, dtype string, next []uint
 			return nil, fmt.Errorf("token %d after row %d lies outside the vocabulary of %d", id, i, h.lmHead.Rows)
 		}
 	}
-	tally := make([]softmaxTally, len(x))
-	w := make([]float32, h.hidden)
-	for v := range h.lmHead.Rows {
-		if v%4096 == 0 && ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		h.lmHead.Row(v, w)
-		for i := range x {
-			tally[i].add(dot(w, x[i]), v == int(next[i/2]))
-		}
+	tally := make([]softmaxTally, 2*len(next))
+	if err := h.logits(ctx, x, 2*len(next), func(v, i int, logit float32) {
+		tally[i].add(float64(logit), v == int(next[i/2]))
+	}); err != nil {
+		return nil, err
 	}
 	out := make([]Score, len(next))
 	for i := range out {
@@ -48,8 +44,42 @@ func (h *Head) Score(ctx context.Context, rows []byte, dtype string, next []uint
 	return out, nil
 }
 
-// states decodes the rows: x[2i] is row i after the norm, x[2i+1] as it is.
-func (h *Head) states(rows []byte, dtype string, n int) ([][]float32, error) {
+// logits calls fn with lm_head's row v times row i of x, for all v and the
+// first n rows. x has rows of h.stride() values, padded with zeros.
+func (h *Head) logits(ctx context.Context, x []float32, n int, fn func(v, i int, logit float32)) error {
+	set, k := kernel.Best(), h.stride()
+	buf := make([]float32, kernel.Panel*k)
+	w, c := make([]float32, kernel.Panel*k), make([]float32, len(x)/k*kernel.Panel)
+	for v := 0; v < h.lmHead.Rows; v += kernel.Panel {
+		if v%4096 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var rows [kernel.Panel][]float32
+		count := min(kernel.Panel, h.lmHead.Rows-v)
+		for j := range count {
+			rows[j] = buf[j*k:][:k]
+			if h.lmHead.Type == tensor.BF16 {
+				set.FromBF16(rows[j][:h.hidden], h.lmHead.Raw(v+j))
+			} else {
+				h.lmHead.Row(v+j, rows[j])
+			}
+		}
+		set.PackPanel(w, &rows, 0, kernel.Panel, k)
+		set.Gemm(c, kernel.Panel, x, k, w, len(x)/k, kernel.Panel, k, false)
+		for i := range n {
+			for j, logit := range c[i*kernel.Panel:][:count] {
+				fn(v+j, i, logit)
+			}
+		}
+	}
+	return nil
+}
+
+func (h *Head) stride() int { return kernel.Up(h.hidden, kernel.Lanes) }
+
+// states decodes the rows: 2i of the result is row i after the norm, 2i+1 as
+// it is, padded as the kernels want them.
+func (h *Head) states(rows []byte, dtype string, n int) ([]float32, error) {
 	var t tensor.Type
 	switch dtype {
 	case "bf16":
@@ -65,9 +95,10 @@ func (h *Head) states(rows []byte, dtype string, n int) ([][]float32, error) {
 	if len(rows) != n*h.hidden*size {
 		return nil, fmt.Errorf("%d rows of %d %s values take %d bytes, got %d", n, h.hidden, dtype, n*h.hidden*size, len(rows))
 	}
-	x := make([][]float32, 2*n)
+	k := h.stride()
+	x := make([]float32, kernel.Up(2*n, kernel.RowTile)*k)
 	for i := range n {
-		raw, normed := make([]float32, h.hidden), make([]float32, h.hidden)
+		normed, raw := x[2*i*k:][:h.hidden], x[(2*i+1)*k:][:h.hidden]
 		tensor.Decode(t, rows[i*h.hidden*size:], raw)
 		var ss float64
 		for _, v := range raw {
@@ -77,7 +108,6 @@ func (h *Head) states(rows []byte, dtype string, n int) ([][]float32, error) {
 		for j, v := range raw {
 			normed[j] = float32(float64(v)*inv) * h.scale[j]
 		}
-		x[2*i], x[2*i+1] = normed, raw
 	}
 	return x, nil
 }
@@ -109,19 +139,3 @@ func (t *softmaxTally) add(logit float64, target bool) {
 
 func (t *softmaxTally) first() bool      { return !t.any || t.target > t.best }
 func (t *softmaxTally) logProb() float64 { return t.target - t.max - math.Log(t.sum) }
-
-func dot(a, b []float32) float64 {
-	var s0, s1, s2, s3 float32
-	b = b[:len(a)]
-	for len(a) >= 4 {
-		s0 += a[0] * b[0]
-		s1 += a[1] * b[1]
-		s2 += a[2] * b[2]
-		s3 += a[3] * b[3]
-		a, b = a[4:], b[4:]
-	}
-	for i, v := range a {
-		s0 += v * b[i]
-	}
-	return float64(s0) + float64(s1) + float64(s2) + float64(s3)
-}
