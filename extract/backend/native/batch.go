@@ -2,6 +2,7 @@ package native
 
 import (
 	"math"
+	"slices"
 	"unsafe"
 
 	"eaglebatch/extract/backend"
@@ -57,6 +58,8 @@ func (r *rotation) at(pos int) (cos, sin []float32) {
 // float32.
 func (r *rotation) extend(freq []float32, factor float32, n int) {
 	r.half = len(freq)
+	r.cos = slices.Grow(r.cos, max(0, n*r.half-len(r.cos)))
+	r.sin = slices.Grow(r.sin, max(0, n*r.half-len(r.sin)))
 	for pos := len(r.cos) / r.half; pos < n; pos++ {
 		for _, f := range freq {
 			sin, cos := math.Sincos(float64(float32(pos) * f))

@@ -109,9 +109,9 @@ func (b *Backend) validate() error {
 		return fmt.Errorf("dtype %q (bf16, fp16 and fp32 exist)", b.o.DType)
 	}
 	n := b.Need()
-	b.max = int(min((b.o.Memory-n.Fixed)/n.Token, math.MaxInt32))
+	b.max = int(min((b.o.Memory-n.Fixed)/n.Token, math.MaxInt32)) / kernel.Panel * kernel.Panel
 	if b.max < 1 {
-		return fmt.Errorf("memory %d bytes: this model needs %d and %d more for each token of a batch", b.o.Memory, n.Fixed, n.Token)
+		return fmt.Errorf("memory of %d bytes: this model needs %d and %d more for each token of a batch", b.o.Memory, n.Fixed, n.Token)
 	}
 	return nil
 }
@@ -127,22 +127,25 @@ func dtypeSize(dtype string) int {
 }
 
 // Need is the anonymous memory that a batch takes: Fixed + n·Token bytes for n
-// tokens. The mapped weights come on top, as page cache.
+// tokens, each sample's rounded up to a multiple of 32. The mapped weights come
+// on top, as page cache.
 type Need struct{ Fixed, Token int64 }
 
 // Need returns the memory that batches take with these options.
 func (b *Backend) Need() Need {
 	d := b.dims
-	word := int64(4)
+	word, operand := 4, 0 // bytes of a packed value, of a left-hand side's copy
+	if b.bf16 != nil {
+		operand = 4
+	}
 	if b.bf16.Half() {
-		word = 2
+		word, operand = 2, 2
 	}
-	scratch := int64(4) * (rowBlock*int64(d.hiddenS+d.wideS+d.hiddenS+d.maxK) + queryBlock*int64(d.headS+scoreS+d.headP+4))
-	return Need{
-		Fixed: word*int64(d.layerLen()) + int64(b.o.Threads)*scratch + 4*rowBlock*int64(d.hiddenS+d.qS),
-		Token: 4*int64(d.hiddenS+d.qS+2*d.kvW+d.headDim) + word*int64(d.kvHeads*(d.headDim+d.headP))*9/8 +
-			2*int64(len(b.o.Capture)*d.hidden*dtypeSize(b.o.DType)),
-	}
+	worker := 4*rowBlock*(2*d.hiddenS+d.wideS) + operand*rowBlock*d.maxK + 4*kernel.Panel*d.maxK +
+		4*queryBlock*(d.headS+scoreS+d.headP+3) + operand*queryBlock*scoreS
+	row := 4 * (d.hiddenS + d.qS + 2*d.kvW) // of the batch, in whole blocks
+	token := row + 2*word*d.kvHeads*d.headP + 4*2*d.headDim + 2*b.rowBytes()
+	return Need{Fixed: int64(word*d.layerLen() + b.o.Threads*worker + rowBlock*row), Token: int64(token)}
 }
 
 // Describe implements backend.Backend.

@@ -85,8 +85,8 @@ func samples(vocab int, lengths ...int) [][]uint32 {
 // sample, the threads, the budgets and, for fp32, the kernels.
 func TestSameBytes(t *testing.T) {
 	for _, name := range []string{"qwen3", "mistral-window", "llama-biases"} {
-		path, g, o := goldenModel(t, name)
-		all := samples(60, 1, 31, 257, 96, 700, 12, 512, 97)
+		path, _, o := goldenModel(t, name)
+		all := samples(60, 1, 31, 257, 96, 600, 12)
 		for _, compute := range []string{"fp32", "bf16"} {
 			o.Compute, o.Threads, o.BatchTokens = compute, 1, 1
 			want := serve(t, path, o, all...)
@@ -105,8 +105,9 @@ func TestSameBytes(t *testing.T) {
 			check("2 threads, small batches", v)
 			if compute == "fp32" {
 				for _, s := range kernel.Sets() {
-					v.Kernels = s.Name()
-					check("kernels "+s.Name(), v)
+					if v.Kernels = s.Name(); v.Kernels != "generic" || name == "qwen3" { // it is slow
+						check("kernels "+s.Name(), v)
+					}
 				}
 			}
 			prefix := serve(t, path, o, all[4][:300])[0]
@@ -114,7 +115,6 @@ func TestSameBytes(t *testing.T) {
 				t.Errorf("%s %s: the rows of a prefix differ", name, compute)
 			}
 		}
-		_ = g
 	}
 }
 
@@ -222,13 +222,13 @@ func TestMemoryBound(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	o.Memory = n.Fixed + 100*n.Token
+	o.Memory = n.Fixed + 128*n.Token
 	if b, err = New(path, o); err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
 	in := make(chan backend.Request, 3)
-	for i, s := range samples(100, 100, 101, 50) {
+	for i, s := range samples(100, 128, 129, 50) {
 		in <- backend.Request{ID: uint64(i), Tokens: s}
 	}
 	close(in)
@@ -248,5 +248,47 @@ func TestMemoryBound(t *testing.T) {
 	slices.Sort(done)
 	if err != nil || !slices.Equal(done, []uint64{0, 2}) || !slices.Equal(refused, []uint64{1}) {
 		t.Fatalf("done %v, refused %v, %v", done, refused, err)
+	}
+}
+
+// TestNeed holds the stated memory to the buffers that are really made.
+func TestNeed(t *testing.T) {
+	for _, compute := range []string{"fp32", "bf16"} {
+		path, _, o := goldenModel(t, "qwen3")
+		o.Compute, o.Threads = compute, 2
+		b, err := New(path, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		e := b.newEngine()
+		var bt batch
+		for _, s := range samples(100, 1, 1000, 33, 5) {
+			bt.add(backend.Request{Tokens: s})
+		}
+		bt.out = make([]byte, bt.rows*b.rowBytes())
+		if err := e.forward(t.Context(), &bt); err != nil {
+			t.Fatal(err)
+		}
+		total := 2 * len(bt.out)
+		count := func(f []float32, h []uint16) { total += 4*cap(f) + 2*cap(h) }
+		count(e.layer.f, e.layer.h)
+		for _, x := range [][]float32{e.x, e.q, e.kv, e.table.cos, e.table.sin, e.keys.f, e.values.f} {
+			count(x, nil)
+		}
+		count(nil, e.keys.h)
+		count(nil, e.values.h)
+		for _, w := range e.workers {
+			for _, x := range [][]float32{w.norm, w.wide, w.out, w.rows, w.qt, w.score, w.acc, w.operand.f, w.scores.f} {
+				count(x, nil)
+			}
+			count(nil, w.operand.h)
+			count(nil, w.scores.h)
+			total += 12 * len(w.state)
+		}
+		n := b.Need()
+		if need := n.Fixed + n.Token*int64(bt.keys); int64(total) > need || int64(total) < need*3/4 {
+			t.Errorf("%s: %d bytes are stated, %d are used", compute, need, total)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/extract/model/kernel"
 )
 
 // chunkBytes bounds the rows of one emitted chunk.
@@ -61,7 +62,7 @@ func (b *Backend) gather(ctx context.Context, in <-chan backend.Request, batches
 			ready = batches
 		}
 		more := in
-		if next.rows >= b.o.BatchTokens {
+		if next.keys >= min(b.max, b.o.BatchTokens) {
 			more = nil
 		}
 		if in == nil && next.rows == 0 {
@@ -83,7 +84,7 @@ func (b *Backend) gather(ctx context.Context, in <-chan backend.Request, batches
 				}
 				continue
 			}
-			if next.rows > 0 && next.rows+len(r.Tokens) > min(b.max, max(b.o.BatchTokens, len(r.Tokens))) {
+			if next.rows > 0 && next.keys+kernel.Up(len(r.Tokens), kernel.Panel) > min(b.max, b.o.BatchTokens) {
 				if !send(ctx, batches, next) {
 					return
 				}
