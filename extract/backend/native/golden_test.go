@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"eaglebatch/extract/backend"
 	"eaglebatch/extract/model/tensor"
 	"eaglebatch/fixtures"
 )
@@ -32,45 +31,6 @@ func compare(got, want []float32, hidden int) (cosine, rel float64, err error) {
 		cosine, rel = min(cosine, c), max(rel, e)
 	}
 	return cosine, rel, err
-}
-
-// serve runs the samples through a new backend and returns each one's rows.
-func serve(t *testing.T, path string, o Options, samples ...[]uint32) [][]byte {
-	t.Helper()
-	b, err := New(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	in := make(chan backend.Request, len(samples))
-	for i, s := range samples {
-		in <- backend.Request{ID: uint64(i), Tokens: s}
-	}
-	close(in)
-	out := make([][]byte, len(samples))
-	err = b.Serve(t.Context(), 0, in, func(c backend.Chunk) error {
-		if c.Err != nil {
-			return c.Err
-		}
-		out[c.ID] = append(out[c.ID], c.Data...)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-func floats(b []byte) []float32 {
-	x := make([]float32, len(b)/4)
-	for i := range x {
-		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-	}
-	return x
 }
 
 func goldenModel(t *testing.T, name string) (string, *fixtures.Golden, Options) {
