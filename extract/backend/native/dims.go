@@ -12,7 +12,7 @@ const (
 	// keyBlock from the sample's start, so that a row's sums do not depend on
 	// the sample's length.
 	queryBlock = 96
-	keyBlock   = kernel.KBlock
+	keyBlock   = 256 // at most kernel.KBlock
 	scoreS     = keyBlock + 16
 )
 

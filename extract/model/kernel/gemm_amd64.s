@@ -19,8 +19,6 @@
 #define STEP512(off, boff) \
 	VMOVUPS    boff(BX), Z24          \
 	VMOVUPS    (boff+64)(BX), Z25     \
-	PREFETCHT0 (boff+1024)(BX)        \
-	PREFETCHT0 (boff+1088)(BX)        \
 	THREE512(R11, off, Z0, Z1, Z2, Z3, Z4, Z5)      \
 	THREE512(R12, off, Z6, Z7, Z8, Z9, Z10, Z11)    \
 	THREE512(R13, off, Z12, Z13, Z14, Z15, Z16, Z17) \
@@ -45,6 +43,11 @@ TEXT ·gemm12x32(SB), NOSPLIT, $0-64
 	MOVQ ldc+48(FP), SI
 	SHLQ $2, R8
 	SHLQ $2, SI
+
+	// Walks the panel behind this one, which comes next, into the caches.
+	MOVQ kc+0(FP), R14
+	SHLQ $7, R14
+	ADDQ b+32(FP), R14
 
 tile:
 	MOVQ b+32(FP), BX
@@ -83,6 +86,8 @@ loop:
 	STEP512(4, 128)
 	STEP512(8, 256)
 	STEP512(12, 384)
+	PREFETCHT1 (R14)
+	ADDQ $64, R14
 	ADDQ $16, R11
 	ADDQ $16, R12
 	ADDQ $16, R13

@@ -9,7 +9,7 @@ import (
 const (
 	Panel   = 32  // columns of a packed panel
 	RowTile = 12  // rows of a tile
-	KBlock  = 256 // most of k that is summed before it is added to the result
+	KBlock  = 384 // most of k that is summed before it is added to the result
 	Lanes   = 16  // of a sum over a row
 )
 
