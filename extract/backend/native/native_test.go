@@ -87,14 +87,22 @@ func TestSameBytes(t *testing.T) {
 	for _, name := range []string{"qwen3", "mistral-window", "llama-biases"} {
 		path, _, o := goldenModel(t, name)
 		all := samples(60, 1, 31, 257, 96, 600, 12)
-		for _, compute := range []string{"fp32", "bf16"} {
-			o.Compute, o.Threads, o.BatchTokens = compute, 1, 1
+		families := []string{""} // fp32
+		for _, f := range kernel.BF16s() {
+			families = append(families, f.Name())
+		}
+		for _, family := range families {
+			compute := "bf16"
+			if family == "" {
+				compute = "fp32"
+			}
+			o.Compute, o.BF16, o.Threads, o.BatchTokens = compute, family, 1, 1
 			want := serve(t, path, o, all...)
 			check := func(what string, o Options) {
 				t.Helper()
 				for i, got := range serve(t, path, o, all...) {
 					if !bytes.Equal(got, want[i]) {
-						t.Errorf("%s %s %s: sample %d of %d tokens differs", name, compute, what, i, len(all[i]))
+						t.Errorf("%s %s %s %s: sample %d of %d tokens differs", name, compute, family, what, i, len(all[i]))
 					}
 				}
 			}
@@ -103,7 +111,7 @@ func TestSameBytes(t *testing.T) {
 			check("3 threads, one batch", v)
 			v.Threads, v.BatchTokens = 2, 300
 			check("2 threads, small batches", v)
-			if compute == "fp32" {
+			if family == "" || family == "fma" {
 				for _, s := range kernel.Sets() {
 					if v.Kernels = s.Name(); v.Kernels != "generic" || name == "qwen3" { // it is slow
 						check("kernels "+s.Name(), v)
@@ -112,7 +120,7 @@ func TestSameBytes(t *testing.T) {
 			}
 			prefix := serve(t, path, o, all[4][:300])[0]
 			if !bytes.Equal(prefix, want[4][:len(prefix)]) {
-				t.Errorf("%s %s: the rows of a prefix differ", name, compute)
+				t.Errorf("%s %s %s: the rows of a prefix differ", name, compute, family)
 			}
 		}
 	}
