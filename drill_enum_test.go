@@ -125,7 +125,7 @@ func newEnumeration(t *testing.T, sc scenario) *enumeration {
 	}
 	if snap := e.begin.snapshot(t); snap != nil {
 		e.seq = snap.Seq
-		e.sound = e.begin.run(t, nil, "check", "--full").code == 0
+		e.sound = copySite(t, e.begin, filepath.Join(e.dir, "sound")).run(t, nil, "check", "--full").code == 0
 	}
 	ref := copySite(t, e.begin, filepath.Join(e.dir, "reference"))
 	hits, fst := filepath.Join(e.dir, "hits"), filepath.Join(e.dir, "fstrace")

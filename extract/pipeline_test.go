@@ -2,6 +2,7 @@ package extract
 
 import (
 	"context"
+	"os"
 	"runtime/metrics"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/backend/synthetic"
+	"eaglebatch/store/blob"
 )
 
 // heapPeak samples the live and not yet returned heap until stop is called.
@@ -106,4 +108,23 @@ func discard(ctx context.Context, e backend.Backend, w *world) error {
 	}
 	close(in)
 	return e.Serve(ctx, 0, in, func(backend.Chunk) error { return nil })
+}
+
+// TestHugeSample: 100,000 tokens at the shape of a 1T model, 5.7 GB of states,
+// within 1 GiB. It writes as much to disk, hence only on request.
+func TestHugeSample(t *testing.T) {
+	if os.Getenv("EAGLEBATCH_LONG") == "" {
+		t.Skip("writes 4 GB: set EAGLEBATCH_LONG=1 to run it")
+	}
+	sh := shape{hidden: 7168, layers: 61, capture: []int{2, 30, 58, 61}, dtype: "bf16"}
+	w := newWorld(t, planned{shape: sh, lengths: []int{500, 100_000, 700}, perBlob: 1, meta: func(m *blob.Meta) { m.Codec = "lz4-planes" }})
+	o := w.options(w.backend(1, ""))
+	o.Memory = 1 << 30
+	stop := heapPeak()
+	g := w.seal(o).Generation
+	peak := stop()
+	t.Logf("%d MiB of heap at most, %.2f of the raw bytes on disk", peak>>20, float64(g.Bytes)/float64(g.RawBytes))
+	if peak > 1<<30 {
+		t.Errorf("%d MiB of heap", peak>>20)
+	}
 }

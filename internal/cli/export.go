@@ -116,7 +116,7 @@ func (e *env) exportJSONL(ctx context.Context, c *cli.Context, dir, out string) 
 }
 
 func (e *env) printJSONL(r exporter.JSONLReport) error {
-	what := fmt.Sprintf("the shuffled order (no plan is in force: nothing is cut or dropped)")
+	what := "the shuffled order (no plan is in force: nothing is cut or dropped)"
 	if r.Plan != 0 {
 		what = fmt.Sprintf("plan %d", r.Plan)
 		if r.MaxTokens > 0 {

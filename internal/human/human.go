@@ -147,3 +147,15 @@ func (s *Share) UnmarshalText(b []byte) (err error) {
 	*s, err = ParseShare(string(b))
 	return err
 }
+
+// Percent formats a share of one: "99.8%". Only a whole is "100%", only
+// nothing is "0%".
+func Percent(x float64) string {
+	switch {
+	case x > 0 && x < 0.001:
+		return "<0.1%"
+	case x < 1 && x > 0.999:
+		return ">99.9%"
+	}
+	return strings.TrimSuffix(strconv.FormatFloat(100*x, 'f', 1, 64), ".0") + "%"
+}

@@ -1,0 +1,176 @@
+package sglang
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"eaglebatch/extract/backend"
+)
+
+// statusError is an answer that is not 200.
+type statusError struct {
+	code    int
+	message string
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("HTTP %d: %s", e.code, e.message) }
+
+func (b *Backend) do(ctx context.Context, slot int, method, path string, body []byte, v any) error {
+	rq, err := http.NewRequestWithContext(ctx, method, b.urls[slot].JoinPath(path).String(), bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		rq.Header.Set("Content-Type", "application/json")
+	}
+	if b.o.APIKey != "" {
+		rq.Header.Set("Authorization", "Bearer "+b.o.APIKey)
+	}
+	rs, err := b.http.Do(rq)
+	if err != nil {
+		return err
+	}
+	defer rs.Body.Close()
+	if rs.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(io.LimitReader(rs.Body, 64<<10))
+		if err != nil {
+			return err
+		}
+		var m struct {
+			Message string `json:"message"`
+			Error   struct {
+				Message string `json:"message"`
+			} `json:"error"`
+		}
+		e := &statusError{rs.StatusCode, strings.TrimSpace(string(text[:min(len(text), 300)]))}
+		if json.Unmarshal(text, &m) == nil && m.Message+m.Error.Message != "" {
+			e.message = m.Message + m.Error.Message
+		}
+		return e
+	}
+	return json.NewDecoder(rs.Body).Decode(v)
+}
+
+type request struct {
+	IDs      []uint32       `json:"input_ids"`
+	Sampling map[string]int `json:"sampling_params"`
+	States   bool           `json:"return_hidden_states"`
+}
+
+type answer struct {
+	Meta struct {
+		Prompt int               `json:"prompt_tokens"`
+		Cached int               `json:"cached_tokens"`
+		States []json.RawMessage `json:"hidden_states"`
+	} `json:"meta_info"`
+}
+
+// endpointError ends Serve; it is wrapped into a chunk on its way there.
+type endpointError struct{ error }
+
+// answer makes the one chunk that a request is answered with.
+func (b *Backend) answer(ctx context.Context, slot int, rq backend.Request) backend.Chunk {
+	c := backend.Chunk{ID: rq.ID, Rows: len(rq.Tokens)}
+	if c.Err = b.refuse(rq.Tokens); c.Err == nil {
+		c.Data, c.Err = b.ask(ctx, slot, rq.Tokens)
+	}
+	return c
+}
+
+func (b *Backend) refuse(ids []uint32) error {
+	if len(ids) == 0 {
+		return &backend.SampleError{Code: "internal", Permanent: true, Err: errors.New("a sample without tokens")}
+	}
+	if v := b.o.Vocab; v > 0 {
+		if i := slices.IndexFunc(ids, func(id uint32) bool { return int64(id) >= int64(v) }); i >= 0 {
+			return &backend.SampleError{Code: "bad_token", Permanent: true, Err: fmt.Errorf("token %d at %d lies outside the vocabulary of %d", ids[i], i, v)}
+		}
+	}
+	return nil
+}
+
+// ask posts a request until it is answered.
+func (b *Backend) ask(ctx context.Context, slot int, ids []uint32) ([]byte, error) {
+	body, err := json.Marshal(request{IDs: ids, Sampling: map[string]int{"temperature": 0, "max_new_tokens": 1}, States: true})
+	if err != nil {
+		return nil, err
+	}
+	for attempt := 1; ; attempt++ {
+		var a answer
+		one, cancel := context.WithTimeout(ctx, b.o.Timeout)
+		err := b.do(one, slot, http.MethodPost, "/generate", body, &a)
+		cancel()
+		var se *statusError
+		switch {
+		case err == nil:
+			return b.states(slot, ids, a)
+		case ctx.Err() != nil:
+			return nil, endpointError{context.Cause(ctx)}
+		case errors.As(err, &se) && se.code >= 400 && se.code < 500 && se.code != http.StatusTooManyRequests && se.code != http.StatusRequestTimeout:
+			return nil, b.classify(slot, se)
+		case attempt >= b.o.Attempts:
+			return nil, endpointError{b.unavailable(slot, fmt.Errorf("/generate: %d attempts: the last: %w", attempt, err))}
+		}
+		d := b.o.Backoff << (attempt - 1)
+		select {
+		case <-ctx.Done():
+			return nil, endpointError{context.Cause(ctx)}
+		case <-time.After(d/2 + rand.N(d)):
+		}
+	}
+}
+
+func (b *Backend) classify(slot int, se *statusError) error {
+	switch {
+	case strings.Contains(se.message, "return-hidden-states"), se.code == http.StatusUnauthorized, se.code == http.StatusForbidden, se.code == http.StatusNotFound:
+		return endpointError{b.unavailable(slot, se)}
+	case strings.Contains(se.message, "maximum context length"):
+		return &backend.SampleError{Code: "too_long", Permanent: true, Err: se}
+	}
+	return &backend.SampleError{Code: "internal", Permanent: true, Err: se}
+}
+
+// states decodes the rows of the prompt. Numbers are printed so that they come
+// back exactly; what is no number (null) is not finite.
+func (b *Backend) states(slot int, ids []uint32, a answer) ([]byte, error) {
+	failed := func(format string, args ...any) error {
+		return &backend.SampleError{Code: "internal", Err: fmt.Errorf(format, args...)}
+	}
+	if a.Meta.Cached > 0 {
+		return nil, endpointError{b.unavailable(slot, fmt.Errorf("%d of %d tokens came from the prefix cache, without states: start the server with --disable-radix-cache", a.Meta.Cached, len(ids)))}
+	}
+	if len(a.Meta.States) == 0 {
+		return nil, endpointError{b.unavailable(slot, errors.New("the answer has no hidden_states: start the server with --enable-return-hidden-states"))}
+	}
+	var rows [][]*float64
+	if err := json.Unmarshal(a.Meta.States[0], &rows); err != nil {
+		return nil, failed("hidden_states: %v", err)
+	}
+	if len(rows) != len(ids) {
+		return nil, failed("%d rows of states for %d tokens: start the server with --chunked-prefill-size -1", len(rows), len(ids))
+	}
+	out := make([]byte, 0, len(ids)*b.o.Hidden*2)
+	for t, row := range rows {
+		if len(row) != b.o.Hidden {
+			return nil, endpointError{b.unavailable(slot, fmt.Errorf("states of %d values, the model has hidden size %d (does the server load a draft model?)", len(row), b.o.Hidden))}
+		}
+		for _, v := range row {
+			if v == nil {
+				return nil, failed("token %d: a value that is not finite", t)
+			}
+			out = binary.LittleEndian.AppendUint16(out, uint16(math.Float32bits(float32(*v))>>16))
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,187 @@
+package sglang
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"eaglebatch/extract/backend"
+)
+
+// Options configures the client.
+type Options struct {
+	Endpoints   []string // base URLs, each a slot
+	Hidden      int      // of the target
+	Layers      int      // decoder layers of the target
+	Vocab       int      // ids at or above it are not sent; 0: all are
+	Capture     []int    // must be the last layer alone
+	DType       string   // bf16, the only one; "": bf16
+	APIKey      string
+	Concurrency int           // requests in flight at an endpoint; 0: 8
+	Timeout     time.Duration // of one answer; 0: 20 minutes
+	Attempts    int           // for one request while the server fails; 0: 4
+	Backoff     time.Duration // before the second attempt, doubling; 0: 500 ms
+}
+
+// Backend is a set of endpoints.
+type Backend struct {
+	o    Options
+	urls []*url.URL
+	http *http.Client
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New checks o. Nothing is sent yet.
+func New(o Options) (*Backend, error) {
+	b := &Backend{}
+	if len(o.Endpoints) == 0 {
+		return nil, errors.New("sglang: no endpoints")
+	}
+	for _, e := range o.Endpoints {
+		u, err := url.Parse(strings.TrimRight(e, "/"))
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return nil, fmt.Errorf("sglang: endpoint %q: want a URL such as http://host:30000", e)
+		}
+		b.urls = append(b.urls, u)
+	}
+	if o.Hidden <= 0 || o.Layers <= 0 {
+		return nil, fmt.Errorf("sglang: hidden size %d and %d layers: the model's configuration must tell both", o.Hidden, o.Layers)
+	}
+	if !slices.Equal(o.Capture, []int{o.Layers}) {
+		return nil, fmt.Errorf("sglang: layers %v: a stock SGLang server gives the last layer alone (%d), after the final norm; "+
+			"for others use backend: vllm, or backend: worker", o.Capture, o.Layers)
+	}
+	if o.DType != "" && o.DType != "bf16" {
+		return nil, fmt.Errorf("sglang: dtype %q: the server computes and prints bf16", o.DType)
+	}
+	if o.Concurrency <= 0 {
+		o.Concurrency = 8
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 20 * time.Minute
+	}
+	if o.Attempts <= 0 {
+		o.Attempts = 4
+	}
+	if o.Backoff <= 0 {
+		o.Backoff = 500 * time.Millisecond
+	}
+	b.o = o
+	b.http = &http.Client{Transport: &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		IdleConnTimeout:     4 * time.Second, // the server closes idle connections after 5
+		MaxIdleConnsPerHost: o.Concurrency,
+	}}
+	return b, nil
+}
+
+func (b *Backend) name(slot int) string { return b.urls[slot].Redacted() }
+
+// Describe implements backend.Backend. It fails when no endpoint answers.
+func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
+	i := backend.Info{
+		Engine: "sglang", Version: "unknown", Hidden: b.o.Hidden, Layers: b.o.Layers, Vocab: b.o.Vocab, Capture: slices.Clone(b.o.Capture),
+		DType: "bf16", Slots: len(b.urls), MaxInFlight: b.o.Concurrency,
+	}
+	var errs []error
+	for slot := range b.urls {
+		m, err := b.probe(ctx, slot)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if i.Model != "" && m != i.Model {
+			return i, fmt.Errorf("sglang: %s serves %q, another endpoint %q", b.name(slot), m, i.Model)
+		}
+		i.Model = m
+	}
+	if i.Model == "" {
+		return i, errors.Join(errs...)
+	}
+	return i, nil
+}
+
+// probe asks an endpoint which model it serves.
+func (b *Backend) probe(ctx context.Context, slot int) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var m struct {
+		Model string `json:"model_path"`
+	}
+	err := b.do(ctx, slot, http.MethodGet, "/model_info", nil, &m)
+	if err == nil && m.Model == "" {
+		err = errors.New("it does not tell its model: is it SGLang?")
+	}
+	if err != nil {
+		return "", b.unavailable(slot, err)
+	}
+	return m.Model, nil
+}
+
+func (b *Backend) unavailable(slot int, err error) error {
+	return fmt.Errorf("sglang: %s: %w: %w", b.name(slot), err, backend.ErrUnavailable)
+}
+
+// Close implements backend.Backend.
+func (b *Backend) Close() error {
+	b.http.CloseIdleConnections()
+	return nil
+}
+
+// Serve implements backend.Backend.
+func (b *Backend) Serve(ctx context.Context, slot int, in <-chan backend.Request, emit func(backend.Chunk) error) error {
+	if slot < 0 || slot >= len(b.urls) {
+		return fmt.Errorf("sglang: slot %d of %d", slot, len(b.urls))
+	}
+	if _, err := b.probe(ctx, slot); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	room := make(chan struct{}, b.o.Concurrency)
+	var emitMu sync.Mutex
+	var wg sync.WaitGroup
+	give := func(c backend.Chunk) error {
+		emitMu.Lock()
+		defer emitMu.Unlock()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return emit(c)
+	}
+	for more := true; more; {
+		select {
+		case <-ctx.Done():
+			more = false
+		case room <- struct{}{}:
+			select {
+			case <-ctx.Done():
+				more = false
+			case rq, ok := <-in:
+				if more = ok; !ok {
+					break
+				}
+				wg.Go(func() {
+					defer func() { <-room }()
+					c := b.answer(ctx, slot, rq)
+					var ee endpointError
+					if errors.As(c.Err, &ee) {
+						cancel(ee.error)
+					} else if err := give(c); err != nil {
+						cancel(err)
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+	b.http.CloseIdleConnections()
+	return context.Cause(ctx)
+}
