@@ -45,6 +45,7 @@ func scenarios() []scenario {
 			sealed(t, s)
 			storetest.FlipBit(t, s.work("generations/000002/blob-000001.ebb"), 4000)
 		}},
+		{"export", []string{"export", "--to", "jsonl", "--out", "out"}, nil, sealed},
 		{"compaction of the log", []string{"shuffle"}, nil, func(t *testing.T, s site) {
 			s.ok(t, "merge")
 			inflate(t, s)

@@ -263,7 +263,7 @@ func (s site) files(t testing.TB) map[string]string {
 				return err
 			}
 			b, err := os.ReadFile(path)
-			sums[strings.TrimPrefix(path, s.work()+"/")] = fmt.Sprintf("%x", sha256.Sum256(b))
+			sums[strings.TrimPrefix(strings.TrimPrefix(path, s.work()+"/"), s.dir+"/")] = fmt.Sprintf("%x", sha256.Sum256(b))
 			return err
 		})
 		if !errors.Is(err, fs.ErrNotExist) {
