@@ -131,7 +131,8 @@ func asDamage(err error) error {
 	if !errors.As(err, &c) || errors.Is(err, store.ErrCorrupt) {
 		return err
 	}
-	return &store.CorruptError{Path: c.Path, Key: c.Key, Offset: -1, Err: c.Err}
+	return &store.CorruptError{Path: c.Path, Key: c.Key, Offset: -1, Err: c.Err,
+		Hint: "'eaglebatch run --redo merge' makes the samples anew from their sources"}
 }
 
 // acceptedKey names the ledger value that accepts a dataset's rejects.

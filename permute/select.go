@@ -204,5 +204,6 @@ func asDamage(err error) error {
 	if !errors.As(err, &c) {
 		return err
 	}
-	return &store.CorruptError{Path: c.Path, Key: c.Key, Offset: -1, Err: c.Err}
+	return &store.CorruptError{Path: c.Path, Key: c.Key, Offset: -1, Err: c.Err,
+		Hint: "'eaglebatch run --redo merge' makes the samples anew from their sources"}
 }

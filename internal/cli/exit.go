@@ -11,6 +11,8 @@ import (
 	"eaglebatch/extract/backend"
 	"eaglebatch/internal/config"
 	"eaglebatch/store"
+	"eaglebatch/store/blob"
+	"eaglebatch/store/samples"
 )
 
 // The exit codes.
@@ -99,6 +101,23 @@ func exitCode(err error) int {
 			return m.code
 		}
 	}
+	return fileExitCode(err)
+}
+
+// fileExitCode maps the errors of packages below store, which know no
+// sentinels of store.
+func fileExitCode(err error) int {
+	var (
+		badBlob   *blob.CorruptError
+		badSample *samples.CorruptError
+		newer     *blob.NewerError
+	)
+	switch {
+	case errors.As(err, &badBlob), errors.As(err, &badSample):
+		return ExitDamage
+	case errors.As(err, &newer):
+		return ExitNewer
+	}
 	return ExitError
 }
 
@@ -142,6 +161,10 @@ func hintFor(err error, code int) string {
 	var c *store.CorruptError
 	if errors.As(err, &c) && c.Hint != "" {
 		return c.Hint
+	}
+	var s *samples.CorruptError
+	if errors.As(err, &s) {
+		return "'eaglebatch run --redo merge' makes the samples anew from their sources; states of samples that stay the same are kept"
 	}
 	if errors.Is(err, extract.ErrNonsense) {
 		return "compare engine and model with 'eaglebatch doctor'; where the text itself cannot be foretold, lower extract.min_top1 (0 turns the check off)"
