@@ -144,75 +144,95 @@ func mustFingerprint(t testing.TB, ws *store.Workspace, o Options) (fp []store.P
 	return fp
 }
 
-// TestFingerprint: what changes the merge changes it, what does not does not.
-func TestFingerprint(t *testing.T) {
+// fingerprints compares with the fingerprint that a merge began with.
+type fingerprints struct {
+	t     *testing.T
+	ws    *store.Workspace
+	fresh []store.Part
+}
+
+func (f fingerprints) same(name string, o Options) {
+	f.t.Helper()
+	if d := cmp.Diff(f.fresh, mustFingerprint(f.t, f.ws, o)); d != "" {
+		f.t.Errorf("%s (-before +after):\n%s", name, d)
+	}
+}
+
+func (f fingerprints) differs(name string, o Options, key string) {
+	f.t.Helper()
+	var changed []string
+	for i, p := range mustFingerprint(f.t, f.ws, o) {
+		if i < len(f.fresh) && p != f.fresh[i] {
+			changed = append(changed, p.Key)
+		}
+	}
+	if d := cmp.Diff([]string{key}, changed); d != "" {
+		f.t.Errorf("%s (-want +got):\n%s", name, d)
+	}
+}
+
+// TestFingerprintOfOptions: what changes the merge changes it, what does not
+// does not.
+func TestFingerprintOfOptions(t *testing.T) {
+	dir := t.TempDir()
+	a := write(t, filepath.Join(dir, "a.jsonl"), randomLines(1, 50))
+	b := write(t, filepath.Join(dir, "b.jsonl"), randomLines(3, 50))
+	ws := storetest.MustInit(t)
+	o := options(Dataset{Name: "a", Paths: []string{a}})
+	f := fingerprints{t, ws, mustFingerprint(t, ws, o)}
+	mustMerge(t, ws, o)
+	f.same("merging", o)
+	other := o
+	other.Threads, other.Memory, other.MaxRejects = 1, 1<<30, human.Share{}
+	f.same("threads, memory and max_rejects", other)
+	other = o
+	other.VocabSize = 2000
+	f.differs("vocabulary", other, "vocab_size")
+	more := o
+	more.Datasets = append(more.Datasets, Dataset{Name: "b", Paths: []string{b}})
+	if fp := mustFingerprint(t, ws, more); len(fp) != len(f.fresh)+1 || !cmp.Equal(fp[:len(f.fresh)], f.fresh) {
+		t.Errorf("appending a dataset: %v", fp)
+	}
+}
+
+// TestFingerprintOfSources: content counts, times and directories do not.
+func TestFingerprintOfSources(t *testing.T) {
 	dir := t.TempDir()
 	a := write(t, filepath.Join(dir, "a", "1.jsonl"), randomLines(1, 50))
 	write(t, filepath.Join(dir, "a", "2.jsonl"), randomLines(2, 50))
-	b := write(t, filepath.Join(dir, "b.jsonl"), randomLines(3, 50))
 	ws := storetest.MustInit(t)
 	o := options(Dataset{Name: "a", Paths: []string{filepath.Dir(a)}})
-	fresh := mustFingerprint(t, ws, o)
+	f := fingerprints{t, ws, mustFingerprint(t, ws, o)}
 	mustMerge(t, ws, o)
-	same := func(name string, o Options) {
-		t.Helper()
-		if d := cmp.Diff(fresh, mustFingerprint(t, ws, o)); d != "" {
-			t.Errorf("%s (-before +after):\n%s", name, d)
-		}
-	}
-	differs := func(name string, o Options, key string) {
-		t.Helper()
-		var changed []string
-		for i, p := range mustFingerprint(t, ws, o) {
-			if i < len(fresh) && p != fresh[i] {
-				changed = append(changed, p.Key)
-			}
-		}
-		if d := cmp.Diff([]string{key}, changed); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
-	}
-	same("merging", o)
-	other := o
-	other.Threads, other.Memory, other.MaxRejects = 1, 1<<30, human.Share{}
-	same("threads, memory and max_rejects", other)
-	other = o
-	other.VocabSize = 2000
-	differs("vocabulary", other, "vocab_size")
-	more := o
-	more.Datasets = append(more.Datasets, Dataset{Name: "b", Paths: []string{b}})
-	if fp := mustFingerprint(t, ws, more); len(fp) != len(fresh)+1 || !cmp.Equal(fp[:len(fresh)], fresh) {
-		t.Errorf("appending a dataset: %v", fp)
-	}
 	later := time.Now().Add(time.Hour)
 	if err := os.Chtimes(a, later, later); err != nil {
 		t.Fatal(err)
 	}
-	same("a touched file", o)
+	f.same("a touched file", o)
 	moved := filepath.Join(dir, "moved")
 	if err := os.Rename(filepath.Dir(a), moved); err != nil {
 		t.Fatal(err)
 	}
-	same("the directory is gone", o)
+	f.same("the directory is gone", o)
 	o.Datasets[0].Paths = []string{moved}
-	same("it was moved", o)
+	f.same("it was moved", o)
 	text, err := os.ReadFile(filepath.Join(moved, "1.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(moved, "1.jsonl"), bytes.Replace(text, []byte("0"), []byte("1"), 1))
-	differs("another content of the same size", o, "dataset a")
+	f.differs("another content of the same size", o, "dataset a")
 	write(t, filepath.Join(moved, "1.jsonl"), text)
-	same("it was put back", o)
+	f.same("it was put back", o)
 	write(t, filepath.Join(moved, "0.jsonl"), randomLines(9, 5))
-	differs("a file more", o, "dataset a")
+	f.differs("a file more", o, "dataset a")
 	if err := os.Remove(filepath.Join(moved, "0.jsonl")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(filepath.Join(moved, "2.jsonl")); err != nil {
 		t.Fatal(err)
 	}
-	same("one of the merged files is gone", o)
+	f.same("one of the merged files is gone", o)
 }
 
 func TestRefusals(t *testing.T) {

@@ -10,27 +10,30 @@ import (
 	"github.com/dgraph-io/badger/v4"
 )
 
-func TestDamageIsFound(t *testing.T) {
-	all := makeSamples(1, 0, 60)
-	build := func(t *testing.T) string {
-		dir := filepath.Join(t.TempDir(), "000001")
-		w := mustWriter(t, dir, 0, small())
-		mustAppend(t, w, all)
-		if err := w.Seal(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		return dir
+// sealed builds a generation of the samples that it returns.
+func sealed(t *testing.T) (dir string, all []Sample) {
+	t.Helper()
+	all = makeSamples(1, 0, 60)
+	dir = filepath.Join(t.TempDir(), "000001")
+	w := mustWriter(t, dir, 0, small())
+	mustAppend(t, w, all)
+	if err := w.Seal(context.Background()); err != nil {
+		t.Fatal(err)
 	}
-	ctx := context.Background()
-	isCorrupt := func(t *testing.T, err error) {
-		t.Helper()
-		var c *CorruptError
-		if !errors.As(err, &c) {
-			t.Errorf("error %v, want a CorruptError", err)
-		}
+	return dir, all
+}
+
+func isCorrupt(t *testing.T, err error) {
+	t.Helper()
+	var c *CorruptError
+	if !errors.As(err, &c) {
+		t.Errorf("error %v, want a CorruptError", err)
 	}
+}
+
+func TestDamagedRowIndex(t *testing.T) {
 	t.Run("a flipped bit in the row index", func(t *testing.T) {
-		dir := build(t)
+		dir, _ := sealed(t)
 		flip(t, filepath.Join(dir, rowsName), rowsHead+37*rowSize+5)
 		_, err := OpenRows(dir, 60)
 		isCorrupt(t, err)
@@ -41,7 +44,7 @@ func TestDamageIsFound(t *testing.T) {
 		r.Close()
 	})
 	t.Run("two rows swapped", func(t *testing.T) {
-		dir := build(t)
+		dir, _ := sealed(t)
 		path := filepath.Join(dir, rowsName)
 		b, err := os.ReadFile(path)
 		if err != nil {
@@ -58,7 +61,7 @@ func TestDamageIsFound(t *testing.T) {
 		isCorrupt(t, err)
 	})
 	t.Run("a short row index", func(t *testing.T) {
-		dir := build(t)
+		dir, _ := sealed(t)
 		if err := os.Truncate(filepath.Join(dir, rowsName), rowsHead+59*rowSize+51); err != nil {
 			t.Fatal(err)
 		}
@@ -67,8 +70,12 @@ func TestDamageIsFound(t *testing.T) {
 		_, err = Open(dir, 60, small())
 		isCorrupt(t, err)
 	})
+}
+
+func TestDamagedRecords(t *testing.T) {
+	ctx := context.Background()
 	t.Run("a flipped bit in the value log", func(t *testing.T) {
-		dir := build(t)
+		dir, all := sealed(t)
 		logs, err := filepath.Glob(filepath.Join(dir, dbName, "*.vlog"))
 		if err != nil || len(logs) == 0 {
 			t.Fatalf("value logs %v, error %v", logs, err)
@@ -91,12 +98,12 @@ func TestDamageIsFound(t *testing.T) {
 		}
 	})
 	t.Run("an empty value", func(t *testing.T) {
-		dir := build(t)
+		dir, _ := sealed(t)
 		overwrite(t, dir, appendKey(nil, 1, 7), nil)
 		isCorrupt(t, Verify(ctx, dir, 60, small()))
 	})
 	t.Run("the record of another sample", func(t *testing.T) {
-		dir := build(t)
+		dir, all := sealed(t)
 		rec, err := newEncoder().append(nil, &all[8])
 		if err != nil {
 			t.Fatal(err)
@@ -113,12 +120,16 @@ func TestDamageIsFound(t *testing.T) {
 		_, err = s.Get(ctx, 1, 60)
 		isCorrupt(t, err)
 	})
+}
+
+func TestTooManyRecords(t *testing.T) {
+	ctx := context.Background()
 	t.Run("a record too many", func(t *testing.T) {
-		dir := build(t)
+		dir, _ := sealed(t)
 		isCorrupt(t, Verify(ctx, dir, 59, small()))
 	})
 	t.Run("a record that an interrupted merge had not counted", func(t *testing.T) {
-		dir := build(t)
+		dir, _ := sealed(t)
 		if err := os.Remove(filepath.Join(dir, sealName)); err != nil {
 			t.Fatal(err)
 		}
