@@ -86,7 +86,7 @@ type stat struct {
 		DatasetsDrop []string
 	}
 	Datasets []struct {
-		Name                                                           string
+		Name                                                          string
 		Lines, Accepted, Duplicates, Blank, Rejected, Samples, Tokens int64
 	}
 	Generations []struct {

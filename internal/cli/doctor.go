@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/extract/backend/native"
 	"eaglebatch/internal/fsx"
 	"eaglebatch/internal/human"
 	"eaglebatch/store"
@@ -42,6 +44,8 @@ func (e *env) doctorCommand() *cli.Command {
 
 func (e *env) doctor(c *cli.Context) error {
 	fs := []finding{e.machine()}
+	kernels, err := native.Doctor(c.Context)
+	fs = append(fs, verdict("native kernels", kernelText(kernels), err))
 	cfg, err := e.load(c)
 	fs = append(fs, verdict("configuration", e.configPath(c), err))
 	if err == nil {
@@ -57,6 +61,20 @@ func (e *env) doctor(c *cli.Context) error {
 		err = errors.New("doctor found something that stops a run")
 	}
 	return err
+}
+
+// kernelText names the kernels and what they do on one thread; the first of
+// each kind is the one in use.
+func kernelText(ks []native.KernelSpeed) string {
+	var out []string
+	for _, k := range ks {
+		used := ""
+		if k.Default {
+			used = " (in use)"
+		}
+		out = append(out, fmt.Sprintf("%s %s%s %.0f GFLOP/s", k.Compute, k.Name, used, k.GFLOPS))
+	}
+	return strings.Join(out, ", ")
 }
 
 func verdict(what, detail string, err error) finding {
@@ -105,6 +123,9 @@ func (j *job) examine(ctx context.Context) []finding {
 		return append(fs, verdict("model", "", err))
 	}
 	fs = append(fs, finding{"model", "ok", fmt.Sprintf("%s: %s, hidden size %d, %d layers, vocabulary %d, weights at hand: %v; layers to store %v", j.cfg.Model, j.model.Arch, j.model.Hidden, j.model.Layers, j.model.Vocab, j.model.Weights, j.layers)})
+	if j.cfg.Extract.Backend == "vllm" {
+		fs = append(fs, j.examineVLLM()...)
+	}
 	return append(fs, j.examineEngine(ctx)...)
 }
 

@@ -115,7 +115,7 @@ func (j *job) ingestOptions() (ingest.Options, error) {
 	}
 	o := ingest.Options{
 		VocabSize: vocab, Dedup: j.cfg.Merge.Dedup, MaxRejects: j.cfg.Merge.MaxRejects,
-		MinLossTokens: j.cfg.Merge.MinLossTokens, Threads: j.cfg.Extract.Threads,
+		MinLossTokens: j.cfg.Merge.MinLossTokens, Reserve: j.cfg.Plan.Reserve, Threads: j.cfg.Extract.Threads,
 		Memory: min(int64(j.cfg.Extract.Memory), 512<<20),
 	}
 	for _, d := range j.cfg.Datasets {

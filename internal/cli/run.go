@@ -206,8 +206,8 @@ func (j *job) printGeneration(g store.GenerationRow, did bool) {
 	}
 	fmt.Fprintf(j.out, "generation %d (%s) %s: %s samples, %s tokens, %s in %d blobs",
 		g.ID, g.Name, verb, human.Count(g.Samples), human.Count(g.Tokens), human.Bytes(g.Bytes), g.Blobs)
-	if g.RawBytes > 0 {
-		fmt.Fprintf(j.out, " (%.3f of raw)", float64(g.Bytes)/float64(g.RawBytes))
+	if n, err := j.blobBytes(g.ID); err == nil && g.RawBytes > 0 {
+		fmt.Fprintf(j.out, " (blobs %.3f of raw states)", float64(n)/float64(g.RawBytes))
 	}
 	fmt.Fprintf(j.out, "\n  %s\nnext:\n  %s\n  %s\n  %s\n", j.ws.GenerationDir(g),
 		j.command(j.c, "stat"), j.command(j.c, "check --full"), j.command(j.c, fmt.Sprintf("cat %d:0", g.ID)))
@@ -295,4 +295,17 @@ func parseUntil(s string, now time.Time) (time.Time, error) {
 		}
 	}
 	return time.Time{}, usagef("--until %q is no time: want 07:00 or 2026-01-31T07:00", s)
+}
+
+// blobBytes is what a generation's own blobs take; its other files are the
+// model's head and the index.
+func (s *session) blobBytes(gen uint32) (n int64, err error) {
+	err = s.ws.View(func(r store.Reader) error {
+		blobs, err := r.Blobs(gen)
+		for _, b := range blobs {
+			n += b.Bytes
+		}
+		return err
+	})
+	return n, err
 }

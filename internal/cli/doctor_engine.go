@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"eaglebatch/internal/fsx"
+	"eaglebatch/internal/human"
+
+	"golang.org/x/sys/unix"
+)
+
+// vllmServe is the command that starts a vLLM server as this configuration
+// needs it: all layers, no prefix cache and no chunked prefill (both cost rows),
+// the cap and room for one sampled token.
+func (j *job) vllmServe() string {
+	limit := int(j.cfg.Plan.MaxTokens)
+	if limit == 0 {
+		limit = cmp.Or(j.model.MaxPos, 8192)
+	}
+	layers := make([]string, len(j.layers))
+	for i, l := range j.layers {
+		layers[i] = strconv.Itoa(l)
+	}
+	dir := cmp.Or(j.cfg.Extract.SharedDir, "/dev/shm/eaglebatch")
+	return strings.Join([]string{
+		"vllm serve " + quote(j.cfg.Model),
+		fmt.Sprintf("--max-model-len %d --max-num-batched-tokens %d", limit+1, max(limit+1, 8192)),
+		"--no-enable-prefix-caching --no-enable-chunked-prefill",
+		`--speculative-config '{"method":"extract_hidden_states","num_speculative_tokens":1,"draft_model_config":{"hf_config":{"eagle_aux_hidden_state_layer_ids":[` + strings.Join(layers, ",") + `]}}}'`,
+		`--kv-transfer-config '{"kv_connector":"ExampleHiddenStatesConnector","kv_role":"kv_producer","kv_connector_extra_config":{"shared_storage_path":"` + dir + `"}}'`,
+	}, " \\\n    ")
+}
+
+// examineVLLM shows how to start the server and looks at the directory that it
+// shares with this program: room for what is in flight, and leave to delete.
+func (j *job) examineVLLM() []finding {
+	out := []finding{{"vllm server", "ok", "start it with:\n    " + j.vllmServe()}}
+	dir := j.cfg.Extract.SharedDir
+	if dir == "" {
+		return append(out, finding{"shared directory", "fail", "extract.shared_dir is not set: it is where the server writes states and this program reads them"})
+	}
+	sp, err := fsx.SpaceAt(existing(dir))
+	if err != nil {
+		return append(out, verdict("shared directory", "", err))
+	}
+	f := finding{"shared directory", "ok", fmt.Sprintf("%s: %s free", dir, human.Bytes(sp.Free))}
+	longest := max(j.cfg.Plan.MaxTokens, 8192) * int64(len(j.layers)*j.model.Hidden*2)
+	switch {
+	case unix.Access(existing(dir), unix.W_OK) != nil:
+		f.Verdict, f.Detail = "fail", f.Detail+": not writable, so that files could not be deleted once they are stored; run both as one user"
+	case sp.Free < 4*longest:
+		f.Verdict, f.Detail = "warn", f.Detail+fmt.Sprintf(": one sample may take %s, and several are in flight", human.Bytes(longest))
+	}
+	if st, err := os.Stat(dir); err == nil && st.Mode()&os.ModeSticky != 0 && os.Getuid() != 0 {
+		f.Verdict, f.Detail = "warn", f.Detail+": the sticky bit is set, so that files of a server under another user cannot be deleted"
+	}
+	return append(out, f)
+}
