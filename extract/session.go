@@ -15,7 +15,7 @@ import (
 type session struct {
 	s       *slot
 	r       *run
-	ctx     context.Context // of this session
+	ctx     context.Context // of the session
 	runCtx  context.Context // of the run: a blob outlives a session
 	cancel  context.CancelCauseFunc
 	emitMu  sync.Mutex

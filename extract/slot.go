@@ -29,7 +29,7 @@ type slot struct {
 	canaryAt time.Time     // when the next one is due
 	tokens   int64         // answered
 	rate     float64       // tokens a second while busy, moving
-	answers  int64         // samples that came in this session
+	answers  int64         // samples that came in the session
 }
 
 // errDrained takes a slot out of the run; the others go on.
