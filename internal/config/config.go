@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -124,18 +125,20 @@ type Layers struct {
 func (l Layers) For(n int) ([]int, error) {
 	ids := l.IDs
 	if l.Auto {
-		ids = []int{2, n / 2, n - 3, n}
+		// In a shallow model these coincide, cross or fall below the embeddings.
+		ids = []int{2, n / 2, max(0, n-3), n}
+		slices.Sort(ids)
+		ids = slices.DeleteFunc(slices.Compact(ids), func(id int) bool { return id > n })
 	}
 	out := []int{}
 	for _, id := range ids {
 		if id < 0 || id > n {
 			return nil, fmt.Errorf("%w: plan.layers: layer %d: the model has layers 0 (embeddings) to %d", ErrConfig, id, n)
 		}
-		if len(out) == 0 || id > out[len(out)-1] {
-			out = append(out, id)
-		} else if !l.Auto {
+		if len(out) > 0 && id <= out[len(out)-1] {
 			return nil, fmt.Errorf("%w: plan.layers: %v is not ascending: write each layer once, in ascending order", ErrConfig, l.IDs)
 		}
+		out = append(out, id)
 	}
 	return out, nil
 }
