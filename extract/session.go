@@ -222,10 +222,14 @@ func (x *session) prepare(rq *request) (skip bool, err error) {
 			return false, x.ours(err)
 		}
 	}
-	rq.ids, rq.mask, err = r.src.entry(x.ctx, e)
+	ids, mask, err := r.src.entry(x.ctx, e)
 	if err != nil {
 		return false, x.ours(err)
 	}
+	// The request is booked already: slots that look for a straggler read it.
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rq.ids, rq.mask = ids, mask
 	return false, nil
 }
 
