@@ -104,7 +104,7 @@ func TestDrillEnumeration(t *testing.T) {
 
 // elsewhere are the points that need what only some machines allow.
 func elsewhere() []fault.Point {
-	return []fault.Point{fault.ReserveBeforeUnlink} // a full disk: TestDrillFullDisk
+	return []fault.Point{fault.ReserveBeforeUnlink} // a full disk: store/crash_test.go
 }
 
 type enumeration struct {
