@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"testing"
+	"time"
 
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/model/kernel"
@@ -87,13 +88,16 @@ func benchGemm(b *testing.B, a arith, n, k, threads int) {
 	for i := range bufs {
 		bufs[i] = a.newOperand(rowBlock * lda)
 	}
+	best := math.Inf(1)
 	for b.Loop() {
+		start := time.Now()
 		parallel(threads, m/rowBlock, func(t, i int) {
 			l := a.left(x[i*rowBlock*lda:], lda, rowBlock, k, bufs[t])
 			a.mul(c[i*rowBlock*ldc:], ldc, l, w, false)
 		})
+		best = min(best, time.Since(start).Seconds())
 	}
-	b.ReportMetric(2*m*float64(n*k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+	b.ReportMetric(2*m*float64(n*k)/best/1e9, "GFLOP/s") // of the best run, as the script takes it of OpenBLAS
 }
 
 // serve runs the samples through a new backend and returns each one's rows.

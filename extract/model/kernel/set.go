@@ -13,6 +13,9 @@ const (
 	Lanes   = 16  // of a sum over a row
 )
 
+// groupPanels is how many panels a product takes through all of k at once.
+const groupPanels = 16
+
 // Set is one implementation of the operations.
 type Set struct {
 	name string
@@ -69,11 +72,15 @@ func (s *Set) Gemm(c []float32, ldc int, a []float32, lda int, b []float32, m, n
 	}
 	_, _, _ = a[(m-1)*lda+k-1], b[n*k-1], c[(m-1)*ldc+n-1]
 	step := kSplit(k)
-	for k0 := 0; k0 < k; k0 += step {
-		kc := min(step, k-k0)
-		panels := b[n*k0:]
-		for p := 0; p < n; p += Panel {
-			s.gemm(kc, m/RowTile, &a[k0], lda, &panels[p*kc], &c[p], ldc, acc || k0 > 0)
+	// The columns go in groups whose part of c stays in the cache while all
+	// blocks of k are added to it.
+	for g := 0; g < n; g += groupPanels * Panel {
+		for k0 := 0; k0 < k; k0 += step {
+			kc := min(step, k-k0)
+			panels := b[n*k0:]
+			for p := g; p < min(g+groupPanels*Panel, n); p += Panel {
+				s.gemm(kc, m/RowTile, &a[k0], lda, &panels[p*kc], &c[p], ldc, acc || k0 > 0)
+			}
 		}
 	}
 }
