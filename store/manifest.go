@@ -116,7 +116,7 @@ func applyBolt(fsys *fsx.FS, db *bolt.DB, seq uint64, ops []op) error {
 			if err := b.Put([]byte(seqKey), binary.BigEndian.AppendUint64(nil, seq)); err != nil {
 				return err
 			}
-			fsys.Note(fsx.OpCommit, db.Path(), 0)
+			fsys.Note(fsx.OpCommit, db.Path(), int64(seq))
 			return nil
 		})
 	})

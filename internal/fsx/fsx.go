@@ -45,14 +45,14 @@ const (
 	OpRemove  Kind = "remove"
 	OpMkdir   Kind = "mkdir"
 	OpTrunc   Kind = "truncate"
-	OpCommit  Kind = "commit" // a ledger commit, reported by store
+	OpCommit  Kind = "commit" // a ledger commit, reported by store; N is the step
 )
 
 // Op is one recorded operation.
 type Op struct {
 	Kind Kind
 	Path string
-	N    int64 // bytes, for writes
+	N    int64 // bytes, for writes; the ledger's step, for commits
 }
 
 // FS carries the hooks of a run. The zero value and nil are the plain
