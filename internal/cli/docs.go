@@ -8,7 +8,9 @@ import (
 	"runtime/debug"
 	"time"
 
+	"eaglebatch/plan"
 	"eaglebatch/store"
+	"eaglebatch/store/retain"
 )
 
 // The JSON documents that others build on: fields are only ever added.
@@ -25,6 +27,7 @@ type statDoc struct {
 	Plan        *planDoc        `json:"plan"`
 	Generations []generationRow `json:"generations"`
 	Extract     *extractDoc     `json:"extract"`
+	Outcomes    []plan.Outcome  `json:"outcomes"` // predicted against actual, of each sealed generation
 	Waiting     string          `json:"waiting,omitempty"`
 	LastRun     *lastRunDoc     `json:"last_run,omitempty"`
 	Damage      string          `json:"damage,omitempty"`
@@ -131,6 +134,14 @@ type generationRow struct {
 	Needs       []uint32 `json:"needs"`
 	Synthetic   bool     `json:"synthetic"`
 	Path        string   `json:"path"`
+
+	Created  *time.Time `json:"created"`
+	Sealed   *time.Time `json:"sealed"`
+	Changed  *time.Time `json:"changed"`   // last change of state
+	NeededBy []uint32   `json:"needed_by"` // generations whose index points into it
+	// Of the generations command alone, which may take longer than stat.
+	Class string `json:"class,omitempty"` // keep, free, decide, condemned, trashed, gone
+	Why   string `json:"why,omitempty"`   // it is kept, or may go
 }
 
 type extractDoc struct {
@@ -189,6 +200,26 @@ func planDocOf(p store.PlanRow) *planDoc {
 	return d
 }
 
+// generationDocs keeps the order of gens, and tells who points into whom.
+func generationDocs(work string, gens []store.GenerationRow) []generationRow {
+	out := make([]generationRow, len(gens))
+	at := map[uint32]int{}
+	for i, g := range gens {
+		out[i], at[g.ID] = generationDoc(work, g), i
+	}
+	for _, g := range gens {
+		if g.State == store.GenAbandoned || retain.IsGone(g) {
+			continue // what it pointed to is not held by it any more
+		}
+		for _, id := range g.Needs {
+			if i, ok := at[id]; ok {
+				out[i].NeededBy = append(out[i].NeededBy, g.ID)
+			}
+		}
+	}
+	return out
+}
+
 func generationDoc(work string, g store.GenerationRow) generationRow {
 	path := g.Path
 	if g.State == store.GenTrashed && g.Trash != "" {
@@ -205,7 +236,8 @@ func generationDoc(work string, g store.GenerationRow) generationRow {
 		ID: g.ID, Name: g.Name, Origin: g.Origin, Kind: g.Kind, State: string(g.State), Samples: g.Samples,
 		Distinct: g.Distinct, Tokens: g.Tokens, Bytes: g.Bytes, RawBytes: g.RawBytes, Blobs: g.Blobs,
 		Quarantined: g.Quarantined, Pinned: g.Pinned != "", PinReason: g.Pinned, Needs: needs,
-		Synthetic: g.Synthetic, Path: path,
+		Synthetic: g.Synthetic, Path: path, NeededBy: []uint32{},
+		Created: timePtr(g.Created), Sealed: timePtr(g.Sealed), Changed: timePtr(g.Changed),
 	}
 }
 

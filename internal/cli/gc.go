@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -9,6 +12,8 @@ import (
 	"eaglebatch/gc"
 	"eaglebatch/internal/human"
 	"eaglebatch/store"
+	"eaglebatch/store/genindex"
+	"eaglebatch/store/retain"
 
 	"github.com/urfave/cli/v2"
 )
@@ -196,12 +201,55 @@ func (e *env) listGenerations(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	docs := []generationRow{}
-	for _, g := range gens {
-		docs = append(docs, generationDoc(dir, g))
+	docs := generationDocs(dir, gens)
+	if err := e.judge(c, dir, snap, docs); err != nil {
+		return err
 	}
 	if c.Bool("json") {
 		return e.printJSON(map[string]any{"generations": docs})
 	}
 	return e.printGenerations(docs)
+}
+
+// judge fills in what keeps each generation, as gc would decide now. Where the
+// configuration cannot be read, gc.keep is its default.
+func (e *env) judge(c *cli.Context, dir string, snap *store.Snapshot, docs []generationRow) error {
+	cfg, err := e.load(c)
+	if err != nil {
+		cfg = defaultAt(dir)
+	}
+	o := retain.Options{Keep: cfg.GC.Keep}
+	if p, ok, err := snap.Plan(); err != nil {
+		return err
+	} else if ok {
+		if o.PlanNeeds, err = planNeeds(c.Context, filepath.Join(dir, "plans", fmt.Sprintf("%06d.ebi", p.ID))); err != nil {
+			return err
+		}
+	}
+	verdicts, err := retain.Judge(snap, o)
+	if err != nil {
+		return err
+	}
+	for i, v := range verdicts {
+		docs[i].Class, docs[i].Why = string(v.Class), v.Reason
+	}
+	return nil
+}
+
+// planNeeds lists the generations that the index of a plan points into.
+func planNeeds(ctx context.Context, path string) (out []uint32, err error) {
+	f, err := genindex.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("what the plan needs cannot be told: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	for i := range f.Positions() {
+		if i&0xffff == 0 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if g := f.Position(i).Gen; g != 0 && !slices.Contains(out, g) {
+			out = append(out, g)
+		}
+	}
+	return out, nil
 }

@@ -65,10 +65,7 @@ func (j *job) planPhase(o plan.Options) pipeline.Phase {
 	return pipeline.Phase{
 		Name:        store.PhasePlan,
 		Fingerprint: func(ctx context.Context) ([]store.Part, error) { return plan.Fingerprint(ctx, j.ws, o) },
-		Run: func(ctx context.Context) error {
-			_, err := plan.Run(ctx, j.ws, o, j.rep)
-			return err
-		},
+		Run:         func(ctx context.Context) error { return j.makePlan(ctx, o) },
 		Cost: func() string {
 			return "a new plan; sealed states of the same model, layers, dtype and engine are pointed to, others are computed anew" + j.openCost()
 		},

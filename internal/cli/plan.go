@@ -57,6 +57,22 @@ func (j *job) planOnly(ctx context.Context) error {
 	return j.showPlan(ctx)
 }
 
+// makePlan makes the plan and counts its samples in the row of the phase.
+func (j *job) makePlan(ctx context.Context, o plan.Options) error {
+	p, err := plan.Run(ctx, j.ws, o, j.rep)
+	if err != nil {
+		return err
+	}
+	return j.ws.Update(ctx, "planned", func(tx *store.Tx) error {
+		row, _, err := tx.Phase(store.PhasePlan)
+		if err != nil {
+			return err
+		}
+		row.Name, row.Done, row.Total, row.Unit = store.PhasePlan, p.Samples, p.Samples, "samples"
+		return tx.PutPhase(row)
+	})
+}
+
 // acceptDecision records a decision and makes the plan stale, since it may say
 // otherwise now.
 func (j *job) acceptDecision(ctx context.Context, text string) error {

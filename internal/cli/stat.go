@@ -3,13 +3,15 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"eaglebatch/internal/fsx"
 	"eaglebatch/internal/human"
+	"eaglebatch/plan"
 	"eaglebatch/store"
+	"eaglebatch/store/retain"
 
 	"github.com/urfave/cli/v2"
 )
@@ -68,7 +70,7 @@ func (e *env) stat(c *cli.Context, dir string) (*statDoc, error) {
 	} else if st := snap.Status; st != nil {
 		doc.LastRun = &lastRunDoc{Clean: st.Clean, ExitCode: st.ExitCode, At: st.Updated}
 	}
-	fill := []func(*store.Snapshot) error{doc.phases, doc.rows, doc.plan, doc.generations, doc.extract}
+	fill := []func(*store.Snapshot) error{doc.phases, doc.rows, doc.plan, doc.generations, doc.extract, doc.outcomes}
 	for _, f := range fill {
 		if err := f(snap); err != nil {
 			return nil, err
@@ -134,9 +136,9 @@ func (d *statDoc) plan(s *store.Snapshot) error {
 func (d *statDoc) generations(s *store.Snapshot) error {
 	gens, err := s.Generations()
 	d.Generations = []generationRow{}
-	for _, g := range gens {
+	for _, g := range generationDocs(d.Workspace, gens) {
 		if g.Kind != kindSamples {
-			d.Generations = append(d.Generations, generationDoc(d.Workspace, g))
+			d.Generations = append(d.Generations, g)
 		}
 	}
 	return err
@@ -182,6 +184,16 @@ func (d *statDoc) extract(s *store.Snapshot) error {
 	}
 	d.Extract = x
 	return nil
+}
+
+// outcomes compares what was predicted of the sealed generations with what
+// they took. Where the ledger is damaged the records may be missing.
+func (d *statDoc) outcomes(s *store.Snapshot) (err error) {
+	d.Outcomes = []plan.Outcome{}
+	if d.Damage == "" {
+		d.Outcomes, err = plan.Outcomes(s)
+	}
+	return err
 }
 
 // next says what to do now.
@@ -239,6 +251,7 @@ func (e *env) printStat(d *statDoc) error {
 			return err
 		}
 	}
+	e.printOutcomes(d.Outcomes)
 	for _, n := range d.Notes {
 		fmt.Fprintf(e.out, "\nnote: %s\n", n)
 	}
@@ -317,27 +330,64 @@ func (e *env) printStatPlan(d *statDoc) {
 	}
 }
 
+// printOutcomes shows predicted against actual, one line a generation.
+func (e *env) printOutcomes(list []plan.Outcome) {
+	for i, o := range list {
+		if i == 0 {
+			fmt.Fprintln(e.out)
+		}
+		from := "raw, no ratio was known"
+		if o.Predicted.BytesFrom != "" {
+			from = fmt.Sprintf("%+.1f%%", 100*o.BytesOff)
+		}
+		fmt.Fprintf(e.out, "predicted  generation %d: %s, took %s (%s)", o.Generation, human.Bytes(o.Predicted.Bytes), human.Bytes(o.Bytes), from)
+		if o.Predicted.Seconds > 0 {
+			fmt.Fprintf(e.out, "; %s, took %s (%+.1f%%)", seconds(o.Predicted.Seconds), seconds(o.Seconds), 100*o.SecondsOff)
+		} else {
+			fmt.Fprintf(e.out, "; no time was predicted, took %s", seconds(o.Seconds))
+		}
+		fmt.Fprintln(e.out)
+	}
+}
+
+func seconds(s float64) string { return human.Duration(time.Duration(s * float64(time.Second))) }
+
 func (e *env) printGenerations(gens []generationRow) error {
 	w := tabwriter.NewWriter(e.out, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "generation\tname\tstate\tsamples\ttokens\tbytes\tblobs\tneeds\tnote")
+	fmt.Fprintln(w, "generation\tname\tstate\tage\tsamples\ttokens\tbytes\tblobs\tneeds\tneeded by\tnote")
 	for _, g := range gens {
-		note := ""
-		if g.Origin == "adopted" {
-			note = "adopted "
-		}
-		if g.Pinned {
-			note += "pinned: " + g.PinReason + " "
-		}
-		if g.Quarantined > 0 {
-			note += fmt.Sprintf("%d quarantined ", g.Quarantined)
-		}
-		if g.Synthetic {
-			note += "synthetic"
-		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", g.ID, g.Name, g.State, human.Count(g.Samples), human.Count(g.Tokens),
-			human.Bytes(g.Bytes), g.Blobs, ids(g.Needs), note)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", g.ID, g.Name, g.State, age(g), human.Count(g.Samples), human.Count(g.Tokens),
+			human.Bytes(g.Bytes), g.Blobs, ids(g.Needs), ids(g.NeededBy), g.note())
 	}
 	return w.Flush()
+}
+
+// age is the time since a generation was made or adopted.
+func age(g generationRow) string {
+	if g.Created == nil {
+		return "-"
+	}
+	return human.Duration(time.Since(*g.Created).Round(time.Second))
+}
+
+func (g generationRow) note() string {
+	var parts []string
+	if g.Origin == retain.Adopted {
+		parts = append(parts, "adopted")
+	}
+	if g.Pinned && g.Why == "" {
+		parts = append(parts, "pinned: "+g.PinReason)
+	}
+	if g.Quarantined > 0 {
+		parts = append(parts, fmt.Sprintf("%d quarantined", g.Quarantined))
+	}
+	if g.Synthetic {
+		parts = append(parts, "synthetic")
+	}
+	if g.Why != "" {
+		parts = append(parts, g.Class+": "+g.Why)
+	}
+	return strings.Join(parts, "; ")
 }
 
 func ids(v []uint32) string {
@@ -347,5 +397,3 @@ func ids(v []uint32) string {
 	s := fmt.Sprint(v)
 	return s[1 : len(s)-1]
 }
-
-var _ = filepath.Join
