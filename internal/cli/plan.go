@@ -36,6 +36,9 @@ func (e *env) planCommand() *cli.Command {
 }
 
 func (j *job) planOnly(ctx context.Context) error {
+	if j.c.IsSet("probe") && j.c.Int("probe") < 1 {
+		return usagef("--probe %d: want a number of samples, such as 40", j.c.Int("probe"))
+	}
 	if a := j.c.String("accept"); a != "" {
 		if err := j.acceptDecision(ctx, a); err != nil {
 			return err
@@ -224,8 +227,8 @@ func (j *job) printPlan(rep plan.Report) error {
 		human.Count(p.Samples), human.Count(p.Tokens), human.Count(p.NewSamples), human.Count(p.Reused), human.Count(p.Repeated))
 	fmt.Fprintf(j.out, "dropped %s, over-length %s, emptied by the cap %s, truncated %s (%s tokens lost)\n",
 		human.Count(p.Dropped), human.Count(p.OverLength), human.Count(p.Emptied), human.Count(p.Truncated), human.Count(p.LostTokens))
-	fmt.Fprintf(j.out, "layers %v, %s: %s bytes a token, %s raw (%.3f TB), %s expected, %d blobs of %s\n",
-		p.Layers, p.DType, human.Count(p.BytesPerToken), human.Bytes(p.RawBytes), float64(p.RawBytes)/1e12, human.Bytes(p.ExpectedBytes), p.Blobs, human.Bytes(p.BlobBytes))
+	fmt.Fprintf(j.out, "layers %v, %s: %s bytes a token, %s raw (%s TB), %s expected, %d blobs of %s\n",
+		p.Layers, p.DType, human.Count(p.BytesPerToken), human.Bytes(p.RawBytes), tera(p.RawBytes), human.Bytes(p.ExpectedBytes), p.Blobs, human.Bytes(p.BlobBytes))
 	if p.Seconds > 0 {
 		fmt.Fprintf(j.out, "time %s at %s tokens/s\n", human.Duration(time.Duration(p.Seconds*float64(time.Second))), human.Count(int64(p.Rate)))
 	} else {
@@ -241,4 +244,18 @@ func (j *job) printPlan(rep plan.Report) error {
 	}
 	fmt.Fprintf(j.out, "blobs: %s\n", rep.BlobWhy)
 	return nil
+}
+
+// tera is n bytes in TB with three significant digits.
+func tera(n int64) string {
+	tb := float64(n) / 1e12
+	switch {
+	case tb >= 100:
+		return fmt.Sprintf("%.0f", tb)
+	case tb >= 10:
+		return fmt.Sprintf("%.1f", tb)
+	case tb >= 1:
+		return fmt.Sprintf("%.2f", tb)
+	}
+	return fmt.Sprintf("%.3g", tb)
 }

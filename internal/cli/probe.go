@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/internal/fsx"
 	"eaglebatch/internal/human"
 	"eaglebatch/plan"
+	"eaglebatch/store"
 	"eaglebatch/store/blob"
 	"eaglebatch/store/samples"
 )
@@ -19,9 +22,15 @@ import (
 // probe runs n samples through the configured engine and codec into a scratch
 // directory and records what that showed, for the next plan.
 func (j *job) probe(ctx context.Context, n int) error {
+	if err := j.require(ctx, store.PhaseMerge, store.PhaseShuffle); err != nil {
+		return err
+	}
 	o, err := j.planOptions()
 	if err != nil {
 		return err
+	}
+	if o.Rows != blob.RowsAll {
+		o.Meta.Rows = o.Rows
 	}
 	b, err := j.newBackend(ctx)
 	if err != nil {
@@ -31,6 +40,9 @@ func (j *job) probe(ctx context.Context, n int) error {
 	// The engine's start is not part of its rate.
 	info, err := preflight(ctx, b, j.preflightTokens())
 	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	if err := probeSuits(info, o.Meta); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
 	dir := filepath.Join(j.ws.Dir(), "probe")
@@ -53,6 +65,20 @@ func (j *job) probe(ctx context.Context, n int) error {
 	return j.runner().Redo(ctx, "plan")
 }
 
+// probeSuits refuses an engine whose rows are not those that the plan stores:
+// nothing converts them, and what it showed would be of another shape.
+func probeSuits(i backend.Info, m blob.Meta) error {
+	switch {
+	case i.Hidden != m.Hidden:
+		return fmt.Errorf("%s: hidden size %d, the plan has %d", i.Engine, i.Hidden, m.Hidden)
+	case !slices.Equal(i.Capture, m.Layers):
+		return fmt.Errorf("%s: captures layers %v, the plan has %v", i.Engine, i.Capture, m.Layers)
+	case i.DType != m.DType:
+		return fmt.Errorf("%s: gives %s, the plan has %s: set plan.dtype to %s", i.Engine, i.DType, m.DType, i.DType)
+	}
+	return nil
+}
+
 // prober runs lists of samples of like length.
 type prober struct {
 	j      *job
@@ -70,18 +96,26 @@ func (p *prober) run(ctx context.Context, list []plan.ProbeSample) (k plan.Bucke
 	if err != nil {
 		return k, err
 	}
+	if err := p.room(todo); err != nil {
+		return k, err
+	}
 	p.seq++
 	m := p.meta
 	m.Datasets = []string{"probe"}
-	w, err := blob.Create(filepath.Join(p.dir, fmt.Sprintf("blob-%06d.ebb", p.seq)), m, blob.WriterOptions{FS: p.j.fs, Threads: p.j.cfg.Extract.Threads})
+	path := filepath.Join(p.dir, fmt.Sprintf("blob-%06d.ebb", p.seq))
+	w, err := blob.Create(path, m, blob.WriterOptions{FS: p.j.fs, Threads: p.j.cfg.Extract.Threads})
 	if err != nil {
 		return k, err
 	}
-	r := &probeRun{ctx: ctx, w: w, todo: todo, rows: map[uint64][]byte{}, credit: p.memory, whole: p.memory, rowBytes: int64(len(m.Layers) * m.RowBytes())}
-	r.free = sync.NewCond(&r.mu)
+	r := newProbeRun(ctx, w, todo, m, p.memory)
 	began := time.Now()
 	if err := r.serve(ctx, p.b, max(1, p.info.Slots)); err != nil {
 		return k, errors.Join(err, w.Abort())
+	}
+	if r.failed == len(todo) {
+		// A blob without entries says nothing of the ratio.
+		p.j.rep.Note("probe: all %d samples of up to %d tokens failed: %v", len(todo), len(todo[0].IDs), r.why)
+		return plan.Bucket{Failed: int64(r.failed)}, w.Abort()
 	}
 	info, err := w.Commit(ctx)
 	if err != nil {
@@ -90,7 +124,28 @@ func (p *prober) run(ctx context.Context, list []plan.ProbeSample) (k plan.Bucke
 	k.Seconds = time.Since(began).Seconds()
 	k.Samples, k.Failed, k.Tokens = int64(len(todo)-r.failed), int64(r.failed), r.tokens
 	k.RawBytes, k.Bytes = info.RawBytes, info.Bytes
-	return k, nil
+	if r.failed > 0 {
+		p.j.rep.Note("probe: %d of %d samples failed, the first of them: %v", r.failed, len(todo), r.why)
+	}
+	// One list at a time lies on the disk.
+	return k, p.j.fs.Remove(path)
+}
+
+// room refuses a list whose raw states would not leave the reserve free.
+func (p *prober) room(todo []*samples.Sample) error {
+	var need int64
+	for _, s := range todo {
+		need += int64(len(s.IDs)) * int64(len(p.meta.Layers)*p.meta.RowBytes())
+	}
+	sp, err := fsx.SpaceAt(p.dir)
+	if err != nil {
+		return err
+	}
+	if spare := sp.Free - p.j.cfg.Plan.Reserve.Of(sp.Total); need > spare {
+		return withHint(fmt.Errorf("%w: %d samples need %s in %s, which has %s above the reserve", store.ErrDiskFull, len(todo), human.Bytes(need), p.dir, human.Bytes(max(0, spare))),
+			"free space, or probe fewer samples")
+	}
+	return nil
 }
 
 func (p *prober) load(ctx context.Context, list []plan.ProbeSample) ([]*samples.Sample, error) {
@@ -130,13 +185,25 @@ type probeRun struct {
 
 	mu     sync.Mutex
 	free   *sync.Cond
-	rows   map[uint64][]byte
+	rows   map[uint64][]byte // of samples under way
+	got    []int             // rows received, by request
+	ended  []bool            // by request: complete or failed
+	left   int               // requests that have not ended
 	credit int64
 	whole  int64 // credit when nothing is in flight
-	got    int   // rows written of the sample that goes through alone
 	failed int
+	why    error // of the first sample that failed
 	tokens int64
 	err    error
+}
+
+func newProbeRun(ctx context.Context, w *blob.Writer, todo []*samples.Sample, m blob.Meta, memory int64) *probeRun {
+	r := &probeRun{
+		ctx: ctx, w: w, todo: todo, rowBytes: int64(len(m.Layers) * m.RowBytes()), rows: map[uint64][]byte{},
+		got: make([]int, len(todo)), ended: make([]bool, len(todo)), left: len(todo), credit: memory, whole: memory,
+	}
+	r.free = sync.NewCond(&r.mu)
+	return r
 }
 
 func (r *probeRun) serve(ctx context.Context, b backend.Backend, slots int) error {
@@ -155,11 +222,19 @@ func (r *probeRun) serve(ctx context.Context, b backend.Backend, slots int) erro
 	r.send(ctx, in)
 	close(in)
 	wg.Wait()
+	if r.err == nil && r.left > 0 {
+		return fmt.Errorf("%w: %d of %d samples were never answered", backend.ErrUnavailable, r.left, len(r.todo))
+	}
 	return r.err
 }
 
 func (r *probeRun) send(ctx context.Context, in chan<- backend.Request) {
-	stop := context.AfterFunc(ctx, r.free.Broadcast)
+	stop := context.AfterFunc(ctx, func() {
+		// Under the lock: else it could fall between the look at ctx and Wait.
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.free.Broadcast()
+	})
 	defer stop()
 	for i, s := range r.todo {
 		need := r.need(s)
@@ -173,7 +248,7 @@ func (r *probeRun) send(ctx context.Context, in chan<- backend.Request) {
 		case <-ctx.Done():
 			r.fail(ctx.Err())
 			return
-		case in <- backend.Request{ID: uint64(i), Tokens: s.IDs}:
+		case in <- backend.Request{ID: uint64(i), Tokens: s.IDs, Name: s.ID}:
 		}
 	}
 }
@@ -189,21 +264,31 @@ func (r *probeRun) fail(err error) {
 func (r *probeRun) emit(c backend.Chunk) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.ID >= uint64(len(r.todo)) {
-		return fmt.Errorf("%w: an answer to request %d, which was not sent", backend.ErrUnavailable, c.ID)
+	if c.ID >= uint64(len(r.todo)) || r.ended[c.ID] {
+		return fmt.Errorf("%w: an answer to request %d, which is not open", backend.ErrUnavailable, c.ID)
 	}
 	s := r.todo[c.ID]
+	alone := int64(len(s.IDs))*r.rowBytes > r.whole
 	if c.Err != nil {
-		r.failed++
+		if alone && r.got[c.ID] > 0 {
+			// Part of it is in the blob, which holds whole samples only.
+			return fmt.Errorf("a sample of %d tokens failed after %d rows: %w", len(s.IDs), r.got[c.ID], c.Err)
+		}
+		if r.failed++; r.why == nil {
+			r.why = c.Err
+		}
 		r.done(c.ID)
 		return nil
 	}
-	total := int64(len(s.IDs)) * r.rowBytes
-	if total > r.whole {
+	if err := r.fits(c); err != nil {
+		return err
+	}
+	r.got[c.ID] += c.Rows
+	if alone {
 		return r.stream(s, c)
 	}
 	r.rows[c.ID] = append(r.rows[c.ID], c.Data...)
-	if int64(len(r.rows[c.ID])) < total {
+	if r.got[c.ID] < len(s.IDs) {
 		return nil
 	}
 	defer r.done(c.ID)
@@ -213,17 +298,26 @@ func (r *probeRun) emit(c backend.Chunk) error {
 	return r.end(s, r.rows[c.ID], len(s.IDs))
 }
 
+// fits checks that a chunk holds the next rows of its request.
+func (r *probeRun) fits(c backend.Chunk) error {
+	got, want := r.got[c.ID], len(r.todo[c.ID].IDs)
+	if c.Rows < 1 || c.First != got || c.Rows > want-got || int64(len(c.Data)) != int64(c.Rows)*r.rowBytes {
+		return fmt.Errorf("%w: request %d: %d bytes for %d rows from %d, after %d of %d rows of %d bytes",
+			backend.ErrUnavailable, c.ID, len(c.Data), c.Rows, c.First, got, want, r.rowBytes)
+	}
+	return nil
+}
+
 // stream writes the rows of a sample that goes through alone as they come.
 func (r *probeRun) stream(s *samples.Sample, c backend.Chunk) error {
-	if r.got == 0 {
+	if c.First == 0 {
 		if err := r.begin(s); err != nil {
 			return err
 		}
 	}
-	if r.got += c.Rows; r.got < len(s.IDs) {
+	if r.got[c.ID] < len(s.IDs) {
 		return r.w.Rows(r.ctx, c.Data, c.Rows)
 	}
-	r.got = 0
 	defer r.done(c.ID)
 	return r.end(s, c.Data, c.Rows)
 }
@@ -243,6 +337,8 @@ func (r *probeRun) need(s *samples.Sample) int64 { return min(r.whole, int64(len
 
 func (r *probeRun) done(id uint64) {
 	delete(r.rows, id)
+	r.ended[id] = true
+	r.left--
 	r.credit += r.need(r.todo[id])
 	r.free.Broadcast()
 }
