@@ -41,7 +41,7 @@ func bar(n, most int64, width int) string {
 // WriteWhatIf prints rows of the what-if table; rep names what is the plan's own.
 func WriteWhatIf(w io.Writer, rep Report, rows []WhatIfRow) error {
 	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "\tcap\twithout\tdtype\ttokens\tlost\tsamples touched\traw TB\texpected TB\ttime\tGPU hours\tcost\troom")
+	fmt.Fprintln(tw, "\tcap\twithout\tdtype\ttokens\tlost\ttouched\traw TB\texp. TB\ttime\tGPU h\tcost\troom")
 	for _, r := range rows {
 		fmt.Fprintln(tw, strings.Join(r.cells(rep), "\t"))
 	}
@@ -99,7 +99,7 @@ func terabytes(n int64) string {
 	if tb != 0 && tb < 0.001 {
 		return fmt.Sprintf("%.2g", tb)
 	}
-	return fmt.Sprintf("%.3f", tb)
+	return fmt.Sprintf("%.3g", tb)
 }
 
 func hours(s float64) string { return human.Duration(time.Duration(s * float64(time.Second))) }

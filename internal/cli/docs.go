@@ -157,6 +157,8 @@ type extractDoc struct {
 	Gauges          map[string]float64 `json:"gauges,omitempty"`
 	ActualSeconds   float64            `json:"actual_seconds"`
 	MissingBytes    int64              `json:"missing_bytes"` // room still lacking for what is left
+
+	gone string // says so where the generation is not there for use any more
 }
 
 func timePtr(t time.Time) *time.Time {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"eaglebatch/gc"
 	"eaglebatch/internal/human"
@@ -70,12 +71,23 @@ func (s *session) gcOptions() gc.Options {
 
 func (s *session) gcCommand() error {
 	ctx, o := s.c.Context, s.gcOptions()
+	switch {
+	case o.Keep < 0:
+		return usagef("--keep %d: want 0 or more", o.Keep)
+	case o.MinAge < 0:
+		return usagef("--min-age %s: want 0 or more", o.MinAge)
+	case len(s.c.StringSlice("yes")) > 0 && !o.Now:
+		return usagef("--yes confirms what --now deletes: give --now too")
+	}
+	if err := s.knownNames(slices.Concat(o.Names, s.c.StringSlice("yes"))); err != nil {
+		return err
+	}
 	sweep, err := gc.Plan(ctx, s.ws, o)
 	if err != nil {
 		return err
 	}
 	if h := s.c.String("plan-hash"); h != "" && h != sweep.Hash {
-		return fmt.Errorf("the plan changed: it is %s now, not %s; nothing was done", sweep.Hash, h)
+		return withHint(fmt.Errorf("the plan changed: it is %s now, not %q; nothing was done", sweep.Hash, h), "look again: %s", s.command(s.c, "gc"))
 	}
 	var freed int64
 	if s.c.Bool("apply") {
@@ -95,11 +107,36 @@ func (s *session) gcCommand() error {
 		return err
 	}
 	if s.c.Bool("apply") {
-		fmt.Fprintf(s.out, "done: %s freed\n", human.Bytes(freed))
+		fmt.Fprintf(s.out, "done: the filesystem has %s\n", moreFree(freed))
 	} else if sweep.Trash+sweep.Free > 0 {
 		fmt.Fprintf(s.out, "nothing was changed; do it with: %s\n", s.command(s.c, "gc --apply --plan-hash "+sweep.Hash))
 	}
 	return nil
+}
+
+// moreFree words a change of free space, in which other programs and the
+// ledger itself take part.
+func moreFree(n int64) string {
+	if n < 0 {
+		return human.Bytes(-n) + " less free than before, since others write to it"
+	}
+	return human.Bytes(n) + " more free than before"
+}
+
+// knownNames refuses names that no generation has.
+func (s *session) knownNames(names []string) error {
+	return s.ws.View(func(r store.Reader) error {
+		gens, err := r.Generations()
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			if _, err := retain.Find(gens, n); err != nil {
+				return withHint(err, "%s", s.command(s.c, "generations"))
+			}
+		}
+		return nil
+	})
 }
 
 // confirm asks for the name of each generation that would be deleted at once.
@@ -134,7 +171,7 @@ func (s *session) printSweep(sweep *gc.Sweep) error {
 }
 
 func (e *env) generationsCommand() *cli.Command {
-	change := func(name, usage string, fn func(*session, string) error) *cli.Command {
+	change := func(name, usage, done string, fn func(*session, string) error) *cli.Command {
 		return &cli.Command{
 			Name: name, Usage: usage, ArgsUsage: "NAME",
 			Flags: []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "`WHY`, kept in the ledger"}},
@@ -143,7 +180,16 @@ func (e *env) generationsCommand() *cli.Command {
 				if err != nil {
 					return err
 				}
-				return e.withWorkspace(c, func(s *session) error { return fn(s, arg) })
+				return e.withWorkspace(c, func(s *session) error {
+					if err := s.knownNames([]string{arg}); err != nil {
+						return err
+					}
+					if err := fn(s, arg); err != nil {
+						return err
+					}
+					fmt.Fprintf(s.out, "%s: %s\n", arg, done)
+					return nil
+				})
 			},
 		}
 	}
@@ -151,10 +197,10 @@ func (e *env) generationsCommand() *cli.Command {
 		Name: "generations", Usage: "list the generations; pin, retire, adopt or restore one",
 		Flags: []cli.Flag{jsonFlag()},
 		Subcommands: []*cli.Command{
-			change("pin", "keep a generation whatever gc.keep says", func(s *session, n string) error { return gc.Pin(s.c.Context, s.ws, n, s.c.String("reason")) }),
-			change("unpin", "undo pin", func(s *session, n string) error { return gc.Unpin(s.c.Context, s.ws, n) }),
-			change("retire", "let gc reclaim a generation although it is the newest", func(s *session, n string) error { return gc.Retire(s.c.Context, s.ws, n) }),
-			change("restore", "take a generation back out of the trash", func(s *session, n string) error { return gc.Restore(s.c.Context, s.ws, n) }),
+			change("pin", "keep a generation whatever gc.keep says", "pinned; gc keeps it", func(s *session, n string) error { return gc.Pin(s.c.Context, s.ws, n, s.c.String("reason")) }),
+			change("unpin", "undo pin", "no longer pinned", func(s *session, n string) error { return gc.Unpin(s.c.Context, s.ws, n) }),
+			change("retire", "let gc reclaim a generation although it is the newest", "retired; 'gc --apply' moves it to the trash, 'generations restore' takes it back from there", func(s *session, n string) error { return gc.Retire(s.c.Context, s.ws, n) }),
+			change("restore", "take a generation back out of the trash", "restored, and pinned so that gc keeps it", func(s *session, n string) error { return gc.Restore(s.c.Context, s.ws, n) }),
 			e.adoptCommand(),
 		},
 		Action: func(c *cli.Context) error {
@@ -169,11 +215,14 @@ func (e *env) generationsCommand() *cli.Command {
 func (e *env) adoptCommand() *cli.Command {
 	return &cli.Command{
 		Name: "adopt", Usage: "register a directory that eaglebatch did not make, so that gc can reclaim it", ArgsUsage: "PATH",
-		Flags: []cli.Flag{&cli.StringFlag{Name: "name", Required: true, Usage: "`NAME` of the generation"}},
+		Flags: []cli.Flag{&cli.StringFlag{Name: "name", Usage: "`NAME` of the generation"}},
 		Action: func(c *cli.Context) error {
 			path, err := oneArg(c, "the directory")
 			if err != nil {
 				return err
+			}
+			if !c.IsSet("name") {
+				return usagef("adopt %q: give the generation a name: --name NAME", path)
 			}
 			return e.withWorkspace(c, func(s *session) error {
 				g, err := gc.Adopt(c.Context, s.ws, path, c.String("name"), s.rep)
@@ -252,4 +301,50 @@ func planNeeds(ctx context.Context, path string) (out []uint32, err error) {
 		}
 	}
 	return out, nil
+}
+
+func (e *env) printGenerations(gens []generationRow) error {
+	w := tabwriter.NewWriter(e.out, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "generation\tname\tstate\tage\tsamples\ttokens\tbytes\tblobs\tneeds\tneeded by\tnote")
+	for _, g := range gens {
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", g.ID, g.Name, g.State, age(g), human.Count(g.Samples), human.Count(g.Tokens),
+			human.Bytes(g.Bytes), g.Blobs, ids(g.Needs), ids(g.NeededBy), g.note())
+	}
+	return w.Flush()
+}
+
+// age is the time since a generation was made or adopted.
+func age(g generationRow) string {
+	if g.Created == nil {
+		return "-"
+	}
+	return human.Duration(time.Since(*g.Created).Round(time.Second))
+}
+
+func (g generationRow) note() string {
+	var parts []string
+	if g.Origin == retain.Adopted {
+		parts = append(parts, "adopted")
+	}
+	if g.Pinned && g.Why == "" {
+		parts = append(parts, "pinned: "+g.PinReason)
+	}
+	if g.Quarantined > 0 {
+		parts = append(parts, fmt.Sprintf("%d quarantined", g.Quarantined))
+	}
+	if g.Synthetic {
+		parts = append(parts, "synthetic")
+	}
+	if g.Why != "" {
+		parts = append(parts, g.Class+": "+g.Why)
+	}
+	return strings.Join(parts, "; ")
+}
+
+func ids(v []uint32) string {
+	if len(v) == 0 {
+		return "-"
+	}
+	s := fmt.Sprint(v)
+	return s[1 : len(s)-1]
 }

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"eaglebatch/extract"
+	"eaglebatch/internal/config"
 	"eaglebatch/internal/human"
 	"eaglebatch/plan"
 	"eaglebatch/store"
+	"eaglebatch/store/retain"
 
 	"github.com/urfave/cli/v2"
 )
@@ -36,11 +39,11 @@ func (e *env) planCommand() *cli.Command {
 }
 
 func (j *job) planOnly(ctx context.Context) error {
-	if j.c.IsSet("probe") && j.c.Int("probe") < 1 {
-		return usagef("--probe %d: want a number of samples, such as 40", j.c.Int("probe"))
+	if err := j.checkFlags(); err != nil {
+		return err
 	}
-	if a := j.c.String("accept"); a != "" {
-		if err := j.acceptDecision(ctx, a); err != nil {
+	if j.c.IsSet("accept") {
+		if err := j.acceptDecision(ctx, j.c.String("accept")); err != nil {
 			return err
 		}
 	}
@@ -77,21 +80,72 @@ func (j *job) makePlan(ctx context.Context, o plan.Options) error {
 }
 
 // acceptDecision records a decision and makes the plan stale, since it may say
-// otherwise now.
+// otherwise now. One that cannot be carried out is refused, and what was
+// decided before stays.
 func (j *job) acceptDecision(ctx context.Context, text string) error {
 	values, err := plan.ParseAccept(text)
 	if err != nil {
 		return usagef("--accept: %v", err)
 	}
 	a := store.Acceptance{Values: values, PlanYAML: hashText(j.cfg.PlanText), At: time.Now().UTC()}
+	before, err := j.checkDecision(a)
+	if err != nil {
+		return err
+	}
 	if err := j.ws.Update(ctx, "accept", func(tx *store.Tx) error { return tx.PutAcceptance(a) }); err != nil {
 		return err
 	}
 	if err := j.applyAcceptance(); err != nil {
-		// A decision that the configuration refuses must not stay recorded.
-		return errors.Join(err, j.ws.Update(ctx, "withdraw", func(tx *store.Tx) error { return tx.ClearAcceptance() }))
+		undo := func(tx *store.Tx) error {
+			if before.Values == nil {
+				return tx.ClearAcceptance()
+			}
+			return tx.PutAcceptance(before)
+		}
+		return errors.Join(err, j.ws.Update(ctx, "refused", undo))
 	}
 	return j.runner().Redo(ctx, store.PhasePlan)
+}
+
+// checkDecision returns the decision recorded so far, and fails where a names
+// what is not there.
+func (j *job) checkDecision(a store.Acceptance) (before store.Acceptance, err error) {
+	err = j.ws.View(func(r store.Reader) error {
+		if before, _, err = r.Acceptance(); err != nil {
+			return err
+		}
+		gens, err := r.Generations()
+		if err != nil || a.Values["gc"] == "" {
+			return err
+		}
+		for _, name := range strings.Split(a.Values["gc"], "+") {
+			if _, err := retain.Find(gens, name); err != nil {
+				return withHint(usagef("--accept: gc: %v", err), "%s", j.command(j.c, "generations"))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return before, err
+	}
+	for _, name := range strings.FieldsFunc(a.Values["drop"], func(c rune) bool { return c == '+' }) {
+		if !slices.ContainsFunc(j.cfg.Datasets, func(d config.Dataset) bool { return d.Name == name }) {
+			return before, usagef("--accept: drop: there is no dataset %q in %s", name, j.cfg.File)
+		}
+	}
+	return before, nil
+}
+
+// checkFlags refuses options that make no sense before anything is done.
+func (j *job) checkFlags() error {
+	if j.c.IsSet("probe") && j.c.Int("probe") < 1 {
+		return usagef("--probe %d: want a number of samples, such as 40", j.c.Int("probe"))
+	}
+	if j.c.IsSet("accept") && j.c.Bool("withdraw") {
+		return usagef("--accept and --withdraw exclude each other: --accept replaces the decision recorded so far")
+	}
+	_, err := j.whatIfOptions()
+	return err
 }
 
 func (j *job) withdraw(ctx context.Context) error {

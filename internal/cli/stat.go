@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	"eaglebatch/internal/human"
 	"eaglebatch/plan"
 	"eaglebatch/store"
-	"eaglebatch/store/retain"
 
 	"github.com/urfave/cli/v2"
 )
@@ -167,6 +165,9 @@ func (d *statDoc) extract(s *store.Snapshot) error {
 			return err
 		} else if ok {
 			x.ActualSeconds = g.Seconds
+			if g.State != store.GenSealed && g.State != store.GenBuilding {
+				x.gone = fmt.Sprintf("the states of this plan, generation %d (%s), are %s", g.ID, g.Name, g.State)
+			}
 		}
 	}
 	x.Left = x.SamplesTotal - x.SamplesDone - x.Quarantined
@@ -216,6 +217,9 @@ func (e *env) next(c *cli.Context, d *statDoc) string {
 				return e.command(c, "run")
 			}
 		}
+	}
+	if d.Extract != nil && d.Extract.gone != "" {
+		return d.Extract.gone + "; 'eaglebatch generations' lists what there is, " + e.command(c, "run --redo plan") + " computes what is missing"
 	}
 	if d.Extract != nil && d.Extract.Quarantined > 0 {
 		return e.command(c, "extract --retry-quarantined")
@@ -351,49 +355,3 @@ func (e *env) printOutcomes(list []plan.Outcome) {
 }
 
 func seconds(s float64) string { return human.Duration(time.Duration(s * float64(time.Second))) }
-
-func (e *env) printGenerations(gens []generationRow) error {
-	w := tabwriter.NewWriter(e.out, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "generation\tname\tstate\tage\tsamples\ttokens\tbytes\tblobs\tneeds\tneeded by\tnote")
-	for _, g := range gens {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", g.ID, g.Name, g.State, age(g), human.Count(g.Samples), human.Count(g.Tokens),
-			human.Bytes(g.Bytes), g.Blobs, ids(g.Needs), ids(g.NeededBy), g.note())
-	}
-	return w.Flush()
-}
-
-// age is the time since a generation was made or adopted.
-func age(g generationRow) string {
-	if g.Created == nil {
-		return "-"
-	}
-	return human.Duration(time.Since(*g.Created).Round(time.Second))
-}
-
-func (g generationRow) note() string {
-	var parts []string
-	if g.Origin == retain.Adopted {
-		parts = append(parts, "adopted")
-	}
-	if g.Pinned && g.Why == "" {
-		parts = append(parts, "pinned: "+g.PinReason)
-	}
-	if g.Quarantined > 0 {
-		parts = append(parts, fmt.Sprintf("%d quarantined", g.Quarantined))
-	}
-	if g.Synthetic {
-		parts = append(parts, "synthetic")
-	}
-	if g.Why != "" {
-		parts = append(parts, g.Class+": "+g.Why)
-	}
-	return strings.Join(parts, "; ")
-}
-
-func ids(v []uint32) string {
-	if len(v) == 0 {
-		return "-"
-	}
-	s := fmt.Sprint(v)
-	return s[1 : len(s)-1]
-}
