@@ -78,11 +78,11 @@ func (r WhatIfRow) cells(rep Report) []string {
 	}
 	verdict := string(r.Decision)
 	if r.Decision == store.Short {
-		verdict = "short by " + terabytes(r.ShortBy) + " TB"
+		verdict = "lacks " + terabytes(r.ShortBy) + " TB"
 	}
 	return []string{mark, limit, drop, shape, human.Count(r.Tokens), fmt.Sprintf("%.1f%%", lossPercent(r.Tokens+r.LostTokens, r.Tokens)),
 		human.Count(r.TouchedSamples), terabytes(r.RawBytes), optional(r.ExpectedBytes, terabytes), optional(r.Seconds, hours),
-		optional(r.GPUHours, func(h float64) string { return fmt.Sprintf("%.1f", h) }), optional(r.Cost, func(c float64) string { return fmt.Sprintf("%.2f", c) }), verdict}
+		optional(r.GPUHours, func(h float64) string { return fmt.Sprintf("%.1f", h) }), optional(r.Cost, func(c float64) string { return fmt.Sprintf("%.4g", c) }), verdict}
 }
 
 func optional[T any](v *T, show func(T) string) string {
