@@ -71,7 +71,7 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := buf.String()
-	for _, want := range []string{"tokens a sample", "#", "overlong: truncate (planned)", "at least", "planned", "best", "8,192", "fp8"} {
+	for _, want := range []string{"tokens a sample", "#", "overlong: truncate (planned)", "at least", "planned", "best", "8,192"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the text lacks %q:\n%s", want, out)
 		}

@@ -100,7 +100,7 @@ func (o WhatIfOptions) withDefaults(rep Report) WhatIfOptions {
 		}
 	}
 	if o.DTypes == nil {
-		o.DTypes = []string{"fp32", "bf16", "fp16", "fp8"}
+		o.DTypes = []string{"fp32", "bf16", "fp16"}
 	}
 	if o.Rows == nil {
 		o.Rows = []string{blob.RowsAll, blob.RowsLastSupervised, blob.RowsCutTail, blob.RowsBoth}
@@ -245,8 +245,8 @@ func markBest(rep Report, rows []WhatIfRow) {
 }
 
 // Story picks the few rows that tell the story: at the plan's shape each cap,
-// with nothing dropped and without the dataset that takes most tokens, what
-// the plan drops, and the plan in fp8.
+// with nothing dropped, without the dataset that takes most tokens, and without
+// what the plan drops.
 func Story(rep Report, rows []WhatIfRow) []WhatIfRow {
 	var largest DatasetReport
 	for _, d := range rep.Datasets {
@@ -259,8 +259,7 @@ func Story(rep Report, rows []WhatIfRow) []WhatIfRow {
 	for _, r := range rows {
 		shape := slices.Equal(r.Layers, p.Layers) && r.Rows == p.Rows && r.Codec == p.Codec
 		drop := len(r.Drop) == 0 || slices.Equal(r.Drop, []string{largest.Name}) || slices.Equal(r.Drop, p.Drop)
-		planned := r.MaxTokens == p.MaxTokens && slices.Equal(r.Drop, p.Drop)
-		if shape && (r.DType == p.DType && drop || r.DType == "fp8" && planned) || r.Best {
+		if shape && r.DType == p.DType && drop || r.Best {
 			out = append(out, r)
 		}
 	}

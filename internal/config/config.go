@@ -65,7 +65,7 @@ type Plan struct {
 	MaxTokens        int64       `yaml:"max_tokens"`             // 0: no cap
 	Overlong         string      `yaml:"overlong"`               // truncate, skip or split
 	MaxDatasetTokens int64       `yaml:"max_tokens_per_dataset"` // training tokens taken of each dataset, the first in the order; 0: all
-	DType            string      `yaml:"dtype"`                  // bf16, fp16, fp32, fp8
+	DType            string      `yaml:"dtype"`                  // bf16, fp16, fp32
 	Rows             string      `yaml:"rows"`                   // all, …
 	Drop             []string    `yaml:"drop"`
 	Reserve          human.Share `yaml:"reserve"`   // of the volume, or a size

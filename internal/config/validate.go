@@ -70,7 +70,7 @@ func (c *Config) enums() error {
 		{"merge.dedup", c.Merge.Dedup, []string{"content", "none"}},
 		{"shuffle.algorithm", c.Shuffle.Algorithm, []string{"numpy", "feistel"}},
 		{"plan.overlong", c.Plan.Overlong, []string{"truncate", "skip", "split"}},
-		{"plan.dtype", c.Plan.DType, []string{"bf16", "fp16", "fp32", "fp8"}},
+		{"plan.dtype", c.Plan.DType, []string{"bf16", "fp16", "fp32"}},
 		{"extract.codec", c.Extract.Codec, []string{"raw", "lz4", "lz4-planes", "dense"}},
 		{"extract.backend", c.Extract.Backend, []string{"native", "vllm", "sglang", "worker", "synthetic"}},
 		{"extract.compute", c.Extract.Compute, []string{"fp32", "bf16"}},
