@@ -79,7 +79,7 @@ func (s *session) gcCommand() error {
 	case len(s.c.StringSlice("yes")) > 0 && !o.Now:
 		return usagef("--yes confirms what --now deletes: give --now too")
 	}
-	if err := s.knownNames(slices.Concat(o.Names, s.c.StringSlice("yes"))); err != nil {
+	if err := s.named(retain.Known, slices.Concat(o.Names, s.c.StringSlice("yes"))...); err != nil {
 		return err
 	}
 	sweep, err := gc.Plan(ctx, s.ws, o)
@@ -123,15 +123,21 @@ func moreFree(n int64) string {
 	return human.Bytes(n) + " more free than before"
 }
 
-// knownNames refuses names that no generation has.
-func (s *session) knownNames(names []string) error {
+// there fails where a generation is unknown or gone.
+func there(gens []store.GenerationRow, name string) error {
+	_, err := retain.Find(gens, name)
+	return err
+}
+
+// named refuses names that check does not find among the generations.
+func (s *session) named(check func([]store.GenerationRow, string) error, names ...string) error {
 	return s.ws.View(func(r store.Reader) error {
 		gens, err := r.Generations()
 		if err != nil {
 			return err
 		}
 		for _, n := range names {
-			if _, err := retain.Find(gens, n); err != nil {
+			if err := check(gens, n); err != nil {
 				return withHint(err, "%s", s.command(s.c, "generations"))
 			}
 		}
@@ -181,7 +187,7 @@ func (e *env) generationsCommand() *cli.Command {
 					return err
 				}
 				return e.withWorkspace(c, func(s *session) error {
-					if err := s.knownNames([]string{arg}); err != nil {
+					if err := s.named(there, arg); err != nil {
 						return err
 					}
 					if err := fn(s, arg); err != nil {

@@ -119,7 +119,7 @@ func (j *job) checkDecision(a store.Acceptance) (before store.Acceptance, err er
 			return err
 		}
 		for _, name := range strings.Split(a.Values["gc"], "+") {
-			if _, err := retain.Find(gens, name); err != nil {
+			if err := retain.Known(gens, name); err != nil {
 				return withHint(usagef("--accept: gc: %v", err), "%s", j.command(j.c, "generations"))
 			}
 		}

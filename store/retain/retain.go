@@ -130,8 +130,11 @@ func (j *judge) collect(r store.Reader) error {
 		}
 	}
 	for _, name := range j.o.Names {
+		if err := Known(j.gens, name); err != nil {
+			return err
+		}
 		g, err := Find(j.gens, name)
-		if errors.Is(err, ErrUnknown) && wasThere(j.gens, name) {
+		if errors.Is(err, ErrUnknown) {
 			continue // the decision was carried out already
 		}
 		if err != nil {
@@ -150,6 +153,16 @@ func (j *judge) collect(r store.Reader) error {
 	merge, ok, err := r.Phase(store.PhaseMerge)
 	j.merging = ok && merge.State != store.Done && merge.State != store.Pending
 	return err
+}
+
+// Known fails with ErrUnknown where a name is neither that of a generation nor
+// of one that is gone. Whoever asks for a deletion asks by it: what an earlier,
+// interrupted attempt deleted already is no mistake.
+func Known(gens []store.GenerationRow, name string) error {
+	if _, err := Find(gens, name); err != nil && !wasThere(gens, name) {
+		return err
+	}
+	return nil
 }
 
 func wasThere(gens []store.GenerationRow, name string) bool {
