@@ -29,6 +29,7 @@ type compareDoc struct {
 	Sampled    int64          `json:"sampled"`   // positions of a that were looked for in b; 0: all
 	Matched    int64          `json:"matched"`   // samples compared
 	OnlyA      int64          `json:"only_in_a"` // of the positions looked for, repeats apart
+	Absent     int64          `json:"absent"`    // in both, but not extracted yet in one
 	OnlyB      *int64         `json:"only_in_b"` // null where not all were looked for
 	IDsDiffer  int64          `json:"ids_differ"`
 	MaskDiffer int64          `json:"mask_differs"`
@@ -237,6 +238,9 @@ func (e *env) printCompare(d *compareDoc) error {
 	var parts []string
 	if d.OnlyB != nil {
 		parts = append(parts, human.Count(*d.OnlyB)+" positions only in b")
+	}
+	if d.Absent > 0 {
+		parts = append(parts, human.Count(d.Absent)+" not extracted yet")
 	}
 	if d.IDsDiffer+d.MaskDiffer > 0 {
 		parts = append(parts, fmt.Sprintf("%s with other ids, %s with another mask", human.Count(d.IDsDiffer), human.Count(d.MaskDiffer)))

@@ -204,6 +204,12 @@ func (k *comparer) pairs(ctx context.Context, pairs []pair, doc *compareDoc) err
 	return context.Cause(ctx)
 }
 
+func (d *compareDoc) absent(mu *sync.Mutex) {
+	mu.Lock()
+	defer mu.Unlock()
+	d.Absent++
+}
+
 func (d *compareDoc) onlyA(mu *sync.Mutex) {
 	mu.Lock()
 	defer mu.Unlock()

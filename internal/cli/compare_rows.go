@@ -15,7 +15,8 @@ import (
 func (k *comparer) pair(p pair, doc *compareDoc) error {
 	sa, err := k.a.At(p.a)
 	if errors.Is(err, states.ErrAbsent) {
-		return nil // of a generation being built: not there yet
+		doc.absent(&k.mu) // of a generation being built: not there yet
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("generation %d: %w", k.a.row.ID, err)
@@ -23,6 +24,7 @@ func (k *comparer) pair(p pair, doc *compareDoc) error {
 	defer sa.Close()
 	sb, err := k.b.At(p.b)
 	if errors.Is(err, states.ErrAbsent) {
+		doc.absent(&k.mu)
 		return nil
 	}
 	if err != nil {
