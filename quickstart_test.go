@@ -73,7 +73,7 @@ func storedStates(t *testing.T, g *states.Generation, dataset string, sample uin
 			t.Fatal(err)
 		}
 		defer s.Close()
-		if !slices.Equal(s.IDs, ids[:len(s.IDs)]) {
+		if n := min(len(s.IDs), len(ids)); !slices.Equal(s.IDs[:n], ids[:n]) {
 			t.Fatalf("%s %d has other ids than its golden states", dataset, sample)
 		}
 		m := s.Reader.Meta()
@@ -244,4 +244,57 @@ func TestOddCasesAccounted(t *testing.T) {
 	// With the usual bound the run waits for a decision and shows the first.
 	edit(t, config, "max_rejects: 100%", "max_rejects: 1%")
 	eagle(t, "merge", "-q", "-c", config, "--work", filepath.Join(dir, "w2")).want(t, 4).says(t, "shifted_labels", "accept-rejects")
+}
+
+// TestLowerCapReusesPrefixes: states are causal, so that a stored sample serves
+// every shorter one.
+func TestLowerCapReusesPrefixes(t *testing.T) {
+	config, work := quickstart(t)
+	eagle(t, "run", "-q", "-c", config).want(t, 0)
+	eagle(t, "run", "-q", "-c", config, "--redo", "plan", "--max-tokens", "64").want(t, 0)
+	s := statOf(t, config)
+	if s.Plan.NewSamples != 0 || s.Plan.Reused != s.Plan.Samples || s.Plan.Samples == 0 {
+		t.Errorf("%d new and %d reused of %d", s.Plan.NewSamples, s.Plan.Reused, s.Plan.Samples)
+	}
+	whole, cut := openStates(t, filepath.Join(work, "generations", "000002")), openStates(t, filepath.Join(work, "generations", "000003"))
+	shortened := 0
+	for i := range cut.Index().Positions() {
+		p := cut.Index().Position(i)
+		if p.Rows > 64 {
+			t.Fatalf("position %d has %d rows", i, p.Rows)
+		}
+		if p.Rows == 64 {
+			shortened++
+		}
+	}
+	if shortened == 0 {
+		t.Error("no sample is at the cap")
+	}
+	c, err := cut.At(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	name := cut.Index().Meta().Datasets[c.Position.Dataset]
+	full := storedStates(t, whole, name, c.Position.Sample, c.IDs)
+	got := storedStates(t, cut, name, c.Position.Sample, c.IDs)
+	for layer, rows := range got {
+		if len(rows) != len(c.IDs) {
+			t.Fatalf("layer %d has %d rows, want %d", layer, len(rows), len(c.IDs))
+		}
+		for r, row := range rows {
+			if !slices.Equal(row, full[layer][r]) {
+				t.Fatalf("layer %d row %d is not the stored one", layer, r)
+			}
+		}
+	}
+}
+
+// TestWaitEndsAtTheTime: an engine that stays away is not waited for beyond
+// the time given.
+func TestWaitEndsAtTheTime(t *testing.T) {
+	config, _ := quickstart(t)
+	r := eagle(t, "run", "-q", "-c", config, "--wait", "--max-duration", "2s", "--backend", "vllm", "--endpoints", "[http://127.0.0.1:1]",
+		"--set", "extract.shared_dir="+t.TempDir(), "--patience", "100ms").want(t, 5)
+	r.says(t, "while waiting", "connection refused")
 }

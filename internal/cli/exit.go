@@ -52,8 +52,6 @@ var (
 	errQuarantined = errors.New("some samples are quarantined")
 	errInterrupted = errors.New("interrupted")
 	errDamage      = errors.New("damage found")
-	// errSilent ends with the code of the error it wraps, which was shown.
-	errSilent = errors.New("")
 )
 
 // hinted attaches the command that helps to an error.
@@ -124,7 +122,7 @@ func fileExitCode(err error) int {
 // exit shows err and returns its code.
 func (e *env) exit(err error) int {
 	code := exitCode(err)
-	if err == nil || errors.Is(err, errSilent) {
+	if err == nil {
 		return code
 	}
 	var d *store.DecisionError

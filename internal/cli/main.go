@@ -112,7 +112,6 @@ func (e *env) signals(parent context.Context) (context.Context, func()) {
 // nothing by stopping at once.
 func (e *env) phaseContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(ctx, func() {})
 	go func() {
 		select {
 		case <-e.interrupt:
@@ -120,5 +119,5 @@ func (e *env) phaseContext(ctx context.Context) (context.Context, context.Cancel
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, func() { stop(); cancel(nil) }
+	return ctx, func() { cancel(nil) }
 }

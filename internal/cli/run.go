@@ -76,12 +76,21 @@ func (e *env) onStop(c *cli.Context, err error) error {
 // runWaiting runs, and with --wait tries again while the cause is one that
 // passes: an engine that is away, a disk that others filled.
 func (e *env) runWaiting(c *cli.Context) error {
+	// Once for all attempts: "--until 07:00" is not tomorrow's after a night of
+	// waiting.
+	l, err := stopAt(c, time.Now())
+	if err != nil {
+		return err
+	}
 	pause := 5 * time.Second
 	for redo := c.String("redo"); ; redo = "" {
-		err := e.runOnce(c, redo)
+		err := e.runOnce(c, redo, l)
 		code := exitCode(err)
 		if !c.Bool("wait") || code != ExitEngine && code != ExitDiskFull {
 			return err
+		}
+		if !l.until.IsZero() && time.Now().Add(pause).After(l.until) {
+			return fmt.Errorf("%w while waiting: %w", store.ErrStopped, err)
 		}
 		fmt.Fprintf(e.err, "eaglebatch: %v\neaglebatch: trying again in %s (--wait)\n", err, human.Duration(pause))
 		select {
@@ -95,12 +104,8 @@ func (e *env) runWaiting(c *cli.Context) error {
 	}
 }
 
-func (e *env) runOnce(c *cli.Context, redo string) error {
+func (e *env) runOnce(c *cli.Context, redo string, l limits) error {
 	cfg, err := e.load(c)
-	if err != nil {
-		return err
-	}
-	l, err := stopAt(c, time.Now())
 	if err != nil {
 		return err
 	}

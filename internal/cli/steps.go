@@ -8,7 +8,6 @@ import (
 	"text/tabwriter"
 
 	"eaglebatch/ingest"
-	"eaglebatch/internal/config"
 	"eaglebatch/internal/human"
 	"eaglebatch/store"
 
@@ -211,5 +210,3 @@ func (e *env) versionCommand() *cli.Command {
 		},
 	}
 }
-
-var _ = config.ErrConfig
