@@ -162,3 +162,16 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+// TestNothingAfterSkippable: what follows a skippable frame and is no stream,
+// however short, is an error; read as plain text the frame would be lost.
+func TestNothingAfterSkippable(t *testing.T) {
+	frame := []byte{0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 'x', 'y'}
+	for _, rest := range []string{"", "a", "abc", "abcd", "{\"input_ids\":[1]}\n"} {
+		r, err := NewReader(bytes.NewReader(append(frame[:len(frame):len(frame)], rest...)))
+		if err == nil {
+			r.Close()
+			t.Errorf("%q after a skippable frame reads as %s", rest, r.Format)
+		}
+	}
+}

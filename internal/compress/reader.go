@@ -117,10 +117,11 @@ func sniff(br *bufio.Reader) (Format, error) {
 		if bytes.HasPrefix(head, []byte{0x1f, 0x8b}) && !skipped {
 			return Gzip, nil
 		}
-		if len(head) < 4 {
-			return Plain, nil
+		var m uint32 // of fewer than four bytes: no magic
+		if len(head) >= 4 {
+			m = binary.LittleEndian.Uint32(head)
 		}
-		switch m := binary.LittleEndian.Uint32(head); {
+		switch {
 		case m == magicZstd:
 			return Zstd, nil
 		case m == magicLZ4 || m == magicLZ4Legacy:
