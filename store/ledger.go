@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -59,6 +61,12 @@ func (w *Workspace) Update(ctx context.Context, label string, fn func(*Tx) error
 
 // commit writes the line, then the transaction.
 func (w *Workspace) commit(label string, ops []op) error {
+	for _, o := range ops {
+		if !utf8.ValidString(o.key) { // the log would hold another one
+			return fmt.Errorf("the key %q of %s is no UTF-8", o.key, o.bucket)
+		}
+	}
+	label = strings.ToValidUTF8(label, "\ufffd")
 	if err := w.opt.FS.Point(fault.LedgerBeforeAppend); err != nil {
 		return err
 	}

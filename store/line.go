@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -208,6 +209,10 @@ func (p *parser) raw() (s []byte, escaped bool) {
 func (p *parser) str() string {
 	from := p.i
 	s, escaped := p.raw()
+	if p.err == nil && !utf8.Valid(s) {
+		p.i = from
+		p.fail("string that is no UTF-8")
+	}
 	if p.err != nil || !escaped {
 		return string(s)
 	}

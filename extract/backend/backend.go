@@ -63,6 +63,19 @@ type Chunk struct {
 	Err error
 }
 
+// UntilError returns an emit that calls emit until it fails, and from then on
+// returns its error: what other goroutines of a Serve still hand on after that
+// is not the caller's any more. Calls must not overlap.
+func UntilError(emit func(Chunk) error) func(Chunk) error {
+	var failed error
+	return func(c Chunk) error {
+		if failed == nil {
+			failed = emit(c)
+		}
+		return failed
+	}
+}
+
 // Backend computes hidden states.
 type Backend interface {
 	// Describe asks the engine what it is. It fails with ErrUnavailable when

@@ -258,7 +258,11 @@ func (s *suite) emitFails() {
 		in <- rq
 	}
 	n := 0
-	err := b.Serve(s.ctx, 0, in, func(backend.Chunk) error { n++; return stop })
+	err := b.Serve(s.ctx, 0, in, func(backend.Chunk) error {
+		n++
+		time.Sleep(50 * time.Millisecond) // the other answers are ready by then, and wait
+		return stop
+	})
 	if !errors.Is(err, stop) {
 		s.Errorf("serve: %v, want the error of emit", err)
 	}

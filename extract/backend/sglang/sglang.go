@@ -146,6 +146,7 @@ func (b *Backend) Serve(ctx context.Context, slot int, in <-chan backend.Request
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	room := make(chan struct{}, b.o.Concurrency)
+	emit = backend.UntilError(emit)
 	var emitMu sync.Mutex
 	var wg sync.WaitGroup
 	give := func(c backend.Chunk) error {

@@ -43,7 +43,7 @@ func (b *Backend) Serve(ctx context.Context, slot int, in <-chan backend.Request
 	}
 	b.Sweep()
 	defer b.Sweep()
-	s := &serving{b: b, slot: slot, model: m, emit: emit}
+	s := &serving{b: b, slot: slot, model: m, emit: backend.UntilError(emit)}
 	s.free = sync.NewCond(&s.mu)
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	defer s.cancel(nil)

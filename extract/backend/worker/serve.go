@@ -52,7 +52,7 @@ func (b *Backend) Serve(ctx context.Context, slot int, in <-chan backend.Request
 		return err
 	}
 	s := &serving{
-		ctx: ctx, p: p, emit: emit, flight: map[uint32]*pending{},
+		ctx: ctx, p: p, emit: backend.UntilError(emit), flight: map[uint32]*pending{},
 		freed: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	s.dog = p.watch(s.waiting)
