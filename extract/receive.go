@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/store/blob"
 )
 
 // trouble is what went wrong with a sample so far. Guarded by run.mu.
@@ -219,5 +220,18 @@ func (r *run) doubt(j *job) bool {
 // entryName names a sample for people.
 func (r *run) entryName(k entryKey) string {
 	e := r.idx.Entry(k.blob, k.entry)
-	return fmt.Sprintf("%s sample %d", r.meta.Datasets[e.Dataset], e.Sample)
+	index, window := blob.SplitSample(e.Sample)
+	name := fmt.Sprintf("%s sample %d", r.meta.Datasets[e.Dataset], index)
+	if r.src.window > 0 {
+		name += fmt.Sprintf(" window %d", window)
+	}
+	return name
+}
+
+// nameOf names a request's sample for the engine's log.
+func (r *run) nameOf(rq *request) string {
+	if rq.job == nil {
+		return "the canary"
+	}
+	return r.entryName(rq.key())
 }

@@ -187,7 +187,7 @@ func (x *session) sendAll(in chan<- backend.Request) error {
 		rq.taken = true // before it is sent: the answer may come at once
 		x.r.mu.Unlock()
 		select {
-		case in <- backend.Request{ID: rq.id, Tokens: rq.ids}:
+		case in <- backend.Request{ID: rq.id, Tokens: rq.ids, Name: x.r.nameOf(rq)}:
 		case <-x.ctx.Done():
 			x.r.mu.Lock()
 			rq.taken = false
