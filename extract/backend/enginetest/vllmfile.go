@@ -63,6 +63,9 @@ func put(path string, data []byte, inPlace bool, delay time.Duration) {
 	}
 }
 
+// File renders the file that a sound server writes for ids.
+func (v *VLLM) File(ids []uint32) []byte { return v.file(ids, "") }
+
 // file renders a file of states, spoilt by fault.
 func (v *VLLM) file(ids []uint32, fault string) []byte {
 	layers, hidden, kind := v.Layers, v.Hidden, "BF16"

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -74,7 +75,11 @@ func readHeader(r io.ReaderAt, size int64) (h header, err error) {
 		}
 	}
 	h.data = 8 + int64(length)
-	want := h.data + max(h.ids.Offsets[1], h.states.Offsets[1])
+	end := max(h.ids.Offsets[1], h.states.Offsets[1])
+	if end < 0 || end > math.MaxInt64-h.data {
+		return h, fmt.Errorf("tensors that end at %d", end)
+	}
+	want := h.data + end
 	switch {
 	case size < want:
 		return h, fmt.Errorf("%d bytes of %d: %w", size, want, errNotYet)
@@ -108,6 +113,8 @@ func (h header) check(rows, layers, hidden int, dt dtype) error {
 		h.states.Offsets[1]-h.states.Offsets[0] != int64(rows)*int64(layers)*int64(hidden)*int64(dt.size),
 		h.ids.Offsets[0] < 0, h.states.Offsets[0] < 0:
 		return fmt.Errorf("tensors at %v and %v do not have the sizes of their shapes", h.ids.Offsets, h.states.Offsets)
+	case min(h.ids.Offsets[0], h.states.Offsets[0]) != 0, h.ids.Offsets[1] != h.states.Offsets[0] && h.states.Offsets[1] != h.ids.Offsets[0]:
+		return fmt.Errorf("tensors at %v and %v do not lie one behind the other", h.ids.Offsets, h.states.Offsets)
 	}
 	return nil
 }
