@@ -7,18 +7,66 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"time"
 )
 
 // SGLang is a stand-in for an SGLang server that returns hidden states. Fault
-// is one of disabled, cached (prefix cache: fewer rows), wide (an EAGLE-3 draft
-// is loaded: three layers instead of the last), short, null (a value that is
-// not finite), long (the context is too short), 500, close.
+// is one of disabled, cached (prefix cache: fewer rows, always), wide (an EAGLE-3
+// draft is loaded: three layers instead of the last), short, null (a value that
+// is not finite), fp32 (values that are no bf16 numbers), row (that of a generated
+// token alone), long (the context is too short), 500, close.
 type SGLang struct {
 	Hidden, Layer, MaxLen int
 	Fault                 string
+	// Radix gives it a prefix cache: rows of tokens that it holds are not
+	// computed. NoKeys makes it one that does not know extra_key.
+	Radix, NoKeys bool
 
 	srv *httptest.Server
+
+	mu    sync.Mutex
+	cache map[string][][]uint32 // by key
+	n     int
+}
+
+// Calls returns the number of generations asked for.
+func (s *SGLang) Calls() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.n
+}
+
+// cached returns how many tokens of ids the cache holds, and adds ids to it.
+func (s *SGLang) cached(key string, ids []uint32) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	if !s.Radix {
+		return 0
+	}
+	if s.NoKeys {
+		key = ""
+	}
+	for _, old := range s.cache[key] {
+		same := 0
+		for same < min(len(old), len(ids)-1) && old[same] == ids[same] {
+			same++ // the last token is always computed
+		}
+		n = max(n, same)
+	}
+	if s.cache == nil {
+		s.cache = map[string][][]uint32{}
+	}
+	s.cache[key] = append(s.cache[key], ids)
+	return n
+}
+
+func (s *SGLang) flush(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	s.cache = nil
+	s.mu.Unlock()
+	fmt.Fprint(w, "Cache flushed.\n")
 }
 
 // Start listens; Close ends it.
@@ -29,6 +77,7 @@ func (s *SGLang) Start() string {
 		reply(w, 200, map[string]any{"model_path": "target", "served_model_name": "target", "is_generation": true, "weight_version": "default"})
 	})
 	mux.HandleFunc("POST /generate", s.generate)
+	mux.HandleFunc("POST /flush_cache", s.flush)
 	s.srv = httptest.NewUnstartedServer(mux)
 	s.srv.Config.IdleTimeout = 5 * time.Second
 	s.srv.Start()
@@ -45,6 +94,7 @@ func (s *SGLang) generate(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		IDs    []uint32 `json:"input_ids"`
 		States bool     `json:"return_hidden_states"`
+		Key    string   `json:"extra_key"`
 	}
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
 		reply(w, 400, map[string]any{"object": "error", "message": err.Error(), "code": 400})
@@ -66,8 +116,9 @@ func (s *SGLang) generate(w http.ResponseWriter, r *http.Request) {
 	case s.Fault == "close":
 		panic(http.ErrAbortHandler)
 	}
-	rows := s.rows(q.IDs)
-	meta := map[string]any{"id": "1", "prompt_tokens": len(q.IDs), "completion_tokens": 1, "cached_tokens": 0}
+	cached := s.cached(q.Key, q.IDs)
+	rows := s.rows(q.IDs)[cached:]
+	meta := map[string]any{"id": "1", "prompt_tokens": len(q.IDs), "completion_tokens": 1, "cached_tokens": cached}
 	switch s.Fault {
 	case "cached":
 		meta["cached_tokens"] = 1
@@ -76,6 +127,8 @@ func (s *SGLang) generate(w http.ResponseWriter, r *http.Request) {
 		rows = rows[1:]
 	case "null":
 		rows[0][0] = nil
+	case "fp32":
+		rows[0][0] = 0.1
 	case "wide":
 		for i := range rows {
 			rows[i] = append(append(rows[i], rows[i]...), rows[i]...)
@@ -83,6 +136,9 @@ func (s *SGLang) generate(w http.ResponseWriter, r *http.Request) {
 	}
 	if q.States {
 		meta["hidden_states"] = []any{rows}
+	}
+	if s.Fault == "row" {
+		meta["hidden_states"] = []any{rows[0]}
 	}
 	reply(w, 200, map[string]any{"text": " x", "output_ids": []int{7}, "meta_info": meta})
 }

@@ -3,12 +3,10 @@ package sglang
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -59,6 +57,10 @@ func (b *Backend) do(ctx context.Context, slot int, method, path string, body []
 		}
 		return e
 	}
+	if v == nil {
+		_, err = io.Copy(io.Discard, io.LimitReader(rs.Body, 64<<10))
+		return err
+	}
 	return json.NewDecoder(rs.Body).Decode(v)
 }
 
@@ -66,6 +68,9 @@ type request struct {
 	IDs      []uint32       `json:"input_ids"`
 	Sampling map[string]int `json:"sampling_params"`
 	States   bool           `json:"return_hidden_states"`
+	// ExtraKey parts the prefix cache: with one of its own a request finds
+	// nothing there, and so gets all of its rows. Old servers ignore it.
+	ExtraKey string `json:"extra_key"`
 }
 
 type answer struct {
@@ -100,19 +105,14 @@ func (b *Backend) refuse(ids []uint32) error {
 	return nil
 }
 
-// ask posts a request until it is answered.
+// ask posts a request until it is answered with all of its rows.
 func (b *Backend) ask(ctx context.Context, slot int, ids []uint32) ([]byte, error) {
-	body, err := json.Marshal(request{IDs: ids, Sampling: map[string]int{"temperature": 0, "max_new_tokens": 1}, States: true})
-	if err != nil {
-		return nil, err
-	}
 	for attempt := 1; ; attempt++ {
-		var a answer
-		one, cancel := context.WithTimeout(ctx, b.o.Timeout)
-		err := b.do(one, slot, http.MethodPost, "/generate", body, &a)
-		cancel()
+		a, err := b.generate(ctx, slot, ids)
 		var se *statusError
 		switch {
+		case err == nil && a.Meta.Cached > 0 && attempt < b.o.Attempts:
+			b.flush(ctx, slot)
 		case err == nil:
 			return b.states(slot, ids, a)
 		case ctx.Err() != nil:
@@ -131,6 +131,28 @@ func (b *Backend) ask(ctx context.Context, slot int, ids []uint32) ([]byte, erro
 	}
 }
 
+// generate posts a request once.
+func (b *Backend) generate(ctx context.Context, slot int, ids []uint32) (a answer, err error) {
+	body, err := json.Marshal(request{
+		IDs: ids, Sampling: map[string]int{"temperature": 0, "max_new_tokens": 1}, States: true,
+		ExtraKey: fmt.Sprintf("%s-%d", b.tag, b.count.Add(1)),
+	})
+	if err != nil {
+		return a, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.o.Timeout)
+	defer cancel()
+	return a, b.do(ctx, slot, http.MethodPost, "/generate", body, &a)
+}
+
+// flush asks the server to drop its prefix cache, which has no states. It may
+// refuse while it is busy: whether it did shows at the next attempt.
+func (b *Backend) flush(ctx context.Context, slot int) {
+	ctx, cancel := context.WithTimeout(ctx, probing)
+	defer cancel()
+	_ = b.do(ctx, slot, http.MethodPost, "/flush_cache", nil, nil)
+}
+
 func (b *Backend) classify(slot int, se *statusError) error {
 	switch {
 	case strings.Contains(se.message, "return-hidden-states"), se.code == http.StatusUnauthorized, se.code == http.StatusForbidden, se.code == http.StatusNotFound:
@@ -141,36 +163,21 @@ func (b *Backend) classify(slot int, se *statusError) error {
 	return &backend.SampleError{Code: "internal", Permanent: true, Err: se}
 }
 
-// states decodes the rows of the prompt. Numbers are printed so that they come
-// back exactly; what is no number (null) is not finite.
+// states takes the rows of the prompt out of an answer.
 func (b *Backend) states(slot int, ids []uint32, a answer) ([]byte, error) {
-	failed := func(format string, args ...any) error {
-		return &backend.SampleError{Code: "internal", Err: fmt.Errorf(format, args...)}
-	}
 	if a.Meta.Cached > 0 {
 		return nil, endpointError{b.unavailable(slot, fmt.Errorf("%d of %d tokens came from the prefix cache, without states: start the server with --disable-radix-cache", a.Meta.Cached, len(ids)))}
 	}
 	if len(a.Meta.States) == 0 {
 		return nil, endpointError{b.unavailable(slot, errors.New("the answer has no hidden_states: start the server with --enable-return-hidden-states"))}
 	}
-	var rows [][]*float64
-	if err := json.Unmarshal(a.Meta.States[0], &rows); err != nil {
-		return nil, failed("hidden_states: %v", err)
-	}
-	if len(rows) != len(ids) {
-		return nil, failed("%d rows of states for %d tokens: start the server with --chunked-prefill-size -1", len(rows), len(ids))
-	}
-	out := make([]byte, 0, len(ids)*b.o.Hidden*2)
-	for t, row := range rows {
-		if len(row) != b.o.Hidden {
-			return nil, endpointError{b.unavailable(slot, fmt.Errorf("states of %d values, the model has hidden size %d (does the server load a draft model?)", len(row), b.o.Hidden))}
-		}
-		for _, v := range row {
-			if v == nil {
-				return nil, failed("token %d: a value that is not finite", t)
-			}
-			out = binary.LittleEndian.AppendUint16(out, uint16(math.Float32bits(float32(*v))>>16))
-		}
+	out, err := decode(a.Meta.States[0], len(ids), b.o.Hidden)
+	var width *widthError
+	switch {
+	case errors.As(err, &width), errors.Is(err, errNotBF16):
+		return nil, endpointError{b.unavailable(slot, err)}
+	case err != nil:
+		return nil, &backend.SampleError{Code: "internal", Err: err}
 	}
 	return out, nil
 }

@@ -2,13 +2,14 @@ package sglang
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"eaglebatch/extract/backend"
@@ -31,16 +32,26 @@ type Options struct {
 
 // Backend is a set of endpoints.
 type Backend struct {
-	o    Options
-	urls []*url.URL
-	http *http.Client
+	o     Options
+	urls  []*url.URL
+	http  *http.Client
+	tag   string // of this run, in the keys that part the prefix cache
+	count atomic.Uint64
 }
+
+const (
+	probing = 30 * time.Second
+	// A value takes eleven bytes in an answer, which is kept in whole until it is
+	// decoded; so much may be in flight at an endpoint, and a larger answer alone.
+	valueText = 11
+	maxText   = 512 << 20
+)
 
 var _ backend.Backend = (*Backend)(nil)
 
 // New checks o. Nothing is sent yet.
 func New(o Options) (*Backend, error) {
-	b := &Backend{}
+	b := &Backend{tag: rand.Text()}
 	if len(o.Endpoints) == 0 {
 		return nil, errors.New("sglang: no endpoints")
 	}
@@ -110,7 +121,7 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 
 // probe asks an endpoint which model it serves.
 func (b *Backend) probe(ctx context.Context, slot int) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, probing)
 	defer cancel()
 	var m struct {
 		Model string `json:"model_path"`
@@ -133,56 +144,4 @@ func (b *Backend) unavailable(slot int, err error) error {
 func (b *Backend) Close() error {
 	b.http.CloseIdleConnections()
 	return nil
-}
-
-// Serve implements backend.Backend.
-func (b *Backend) Serve(ctx context.Context, slot int, in <-chan backend.Request, emit func(backend.Chunk) error) error {
-	if slot < 0 || slot >= len(b.urls) {
-		return fmt.Errorf("sglang: slot %d of %d", slot, len(b.urls))
-	}
-	if _, err := b.probe(ctx, slot); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	room := make(chan struct{}, b.o.Concurrency)
-	emit = backend.UntilError(emit)
-	var emitMu sync.Mutex
-	var wg sync.WaitGroup
-	give := func(c backend.Chunk) error {
-		emitMu.Lock()
-		defer emitMu.Unlock()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return emit(c)
-	}
-	for more := true; more; {
-		select {
-		case <-ctx.Done():
-			more = false
-		case room <- struct{}{}:
-			select {
-			case <-ctx.Done():
-				more = false
-			case rq, ok := <-in:
-				if more = ok; !ok {
-					break
-				}
-				wg.Go(func() {
-					defer func() { <-room }()
-					c := b.answer(ctx, slot, rq)
-					var ee endpointError
-					if errors.As(c.Err, &ee) {
-						cancel(ee.error)
-					} else if err := give(c); err != nil {
-						cancel(err)
-					}
-				})
-			}
-		}
-	}
-	wg.Wait()
-	b.http.CloseIdleConnections()
-	return context.Cause(ctx)
 }

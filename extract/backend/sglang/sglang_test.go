@@ -1,6 +1,7 @@
 package sglang
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -32,6 +33,7 @@ func TestConformance(t *testing.T) {
 func TestFaults(t *testing.T) {
 	for fault, engine := range map[string]bool{
 		"disabled": true, "cached": true, "wide": true, "500": true, "close": true, "short": false, "null": false, "long": false,
+		"fp32": true, "row": false,
 	} {
 		t.Run(fault, func(t *testing.T) {
 			s := fake()
@@ -46,6 +48,31 @@ func TestFaults(t *testing.T) {
 				t.Errorf("serve: %v; the sample: %v, %d bytes", err, got.Err, len(got.Data))
 			}
 		})
+	}
+}
+
+// TestPrefixCache: rows that the server's prefix cache holds are missing in its
+// answers. A key of its own keeps a request from meeting it; where the server does
+// not know keys, the cache is dropped and the request sent again.
+func TestPrefixCache(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		s := fake()
+		s.Radix, s.NoKeys = true, old
+		b := client(t, s)
+		ids := []uint32{1, 2, 3, 4}
+		for range 2 {
+			in := make(chan backend.Request, 1)
+			in <- backend.Request{ID: 1, Tokens: ids}
+			close(in)
+			var got backend.Chunk
+			err := b.Serve(t.Context(), 0, in, func(c backend.Chunk) error { got = c; return nil })
+			if err != nil || got.Err != nil || !bytes.Equal(got.Data, enginetest.Rows(ids, []int{12}, 32)) {
+				t.Fatalf("keys unknown %t: %v, %v, %d bytes", old, err, got.Err, len(got.Data))
+			}
+		}
+		if want := map[bool]int{false: 2, true: 3}[old]; s.Calls() != want {
+			t.Errorf("keys unknown %t: %d calls, want %d", old, s.Calls(), want)
+		}
 	}
 }
 
