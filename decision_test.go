@@ -61,7 +61,7 @@ func TestDecision(t *testing.T) {
 	edit(t, config, "proof: 20", fmt.Sprintf("proof: 20, reserve: %d", sp.Free-20<<20))
 
 	r := eagle(t, "run", "-q", "-c", config).want(t, 4)
-	r.says(t, "a proof of 20 samples is sealed", "plan --accept gc=old-10k", "it fits once")
+	r.says(t, "a proof of 20 samples is sealed", "plan --accept gc=old-10k", "it fits once", "every chunk checked", "old-10k is not compared: specforge files")
 	s := statOf(t, config)
 	if g := s.Generations[len(s.Generations)-1]; g.Kind != "proof" || g.State != "sealed" || g.Samples != 20 {
 		t.Errorf("proof %+v", g)
@@ -72,7 +72,7 @@ func TestDecision(t *testing.T) {
 	if _, err := os.Stat(old); err != nil {
 		t.Fatalf("old states are gone before the decision: %v", err)
 	}
-	eagle(t, "run", "-q", "-c", config).want(t, 4) // asking again changes nothing
+	eagle(t, "run", "-q", "-c", config).want(t, 4).says(t, "every chunk checked") // asking again changes nothing
 	eagle(t, "plan", "-q", "-c", config, "--accept", "gc=old-10k").want(t, 0)
 	eagle(t, "run", "-q", "-c", config).want(t, 0).says(t, "old-10k deleted as decided")
 	if _, err := os.Stat(old); !os.IsNotExist(err) {
@@ -83,6 +83,24 @@ func TestDecision(t *testing.T) {
 		t.Errorf("%+v, %d reused", g, s.Plan.Reused)
 	}
 	eagle(t, "check", "--full", "-q", "-c", config).want(t, 0)
+}
+
+// TestProofIsCompared: where an older generation made here holds states of the
+// same samples, the proof is held against it before the decision.
+func TestProofIsCompared(t *testing.T) {
+	vol := smallVolume(t, 300<<20)
+	config, err := fixtures.Quickstart(vol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eagle(t, "run", "-q", "-c", config).want(t, 0)
+	sp, err := fsx.SpaceAt(vol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit(t, config, "dtype: fp32", fmt.Sprintf("proof: 30, dtype: bf16, reserve: %d", sp.Free-10<<20))
+	eagle(t, "run", "-q", "-c", config, "--redo", "plan").want(t, 4).says(t,
+		"proof: generation 3", "30 samples", "the next token comes first in", "compared with generation 2 (gen-000002): 30 of 30 samples are in both: close", "plan --accept gc=gen-000002")
 }
 
 // TestVolumeFilledByOthers: when another process fills the volume after the

@@ -70,7 +70,7 @@ func TestWhatIsKept(t *testing.T) {
 		{name: "building", state: store.GenBuilding, action: ActionKeep, reason: "being built"},
 		{name: "pinned", state: store.GenAbandoned, change: func(_ *store.Workspace, g *store.GenerationRow) { g.Pinned = "mine" }, action: ActionKeep, reason: "mine"},
 		{name: "among the newest two", state: store.GenSealed, o: Options{Keep: 2}, action: ActionKeep, reason: "newest 2"},
-		{name: "named although kept", state: store.GenSealed, o: Options{Keep: 2, Names: []string{"g"}}, action: ActionTrash, reason: "decision"},
+		{name: "named although kept", state: store.GenSealed, o: Options{Keep: 2, Names: []string{"g"}}, action: ActionTrash, reason: "named for deletion"},
 		{name: "named by number", state: store.GenSealed, o: Options{Keep: 2, Names: []string{"1"}}, action: ActionTrash},
 		{name: "another is named", state: store.GenAbandoned, o: Options{Names: []string{"new"}}, action: ActionKeep, reason: "not named"},
 		{name: "named but pinned", state: store.GenSealed, change: func(_ *store.Workspace, g *store.GenerationRow) { g.Pinned = "mine" },

@@ -139,7 +139,7 @@ func (p *planning) item(v retain.Verdict) (Item, error) {
 	it := Item{Generation: g, Action: ActionKeep, Reason: v.Reason, Bytes: g.Bytes}
 	if len(p.o.Names) > 0 && !v.Named {
 		if v.Class != retain.Keep {
-			it.Reason = "not named by the decision"
+			it.Reason = "not named"
 		}
 		return it, nil
 	}

@@ -27,7 +27,7 @@ const capStep = 256
 // fits has none. Each is computed to fit, with the generations it names deleted.
 func Choices(rep Report) []Choice {
 	p := rep.Plan
-	need := rep.left()
+	need := rep.left
 	room, gc := rep.Room.Free-rep.Room.Reserve, rep.Room.Reclaimable
 	var out []Choice
 	if need <= room {
@@ -38,7 +38,7 @@ func Choices(rep Report) []Choice {
 		most = room // deleting is enough: the others are for those who would rather not
 		names, freed := rep.toDelete(need - room)
 		out = append(out, Choice{Bytes: need, Accept: "gc=" + strings.Join(names, "+"),
-			Text: fmt.Sprintf("delete %s (%s) and keep the plan as it is", strings.Join(names, ", "), human.Bytes(freed))})
+			Text: fmt.Sprintf("delete %s (%s) and keep the plan as it is", strings.Join(names, ", "), human.Sized(freed))})
 	} else {
 		out = append(out, rep.expand(need-room-gc))
 	}
@@ -57,17 +57,14 @@ func (c Choice) worseThan(o Choice) bool {
 	return strings.Contains(c.Accept, "gc=") == strings.Contains(o.Accept, "gc=") && c.LostTokens >= o.LostTokens
 }
 
-// left is what the plan still writes, by the room's own accounting.
-func (rep *Report) left() int64 { return rep.Plan.ExpectedBytes }
-
 func (rep *Report) expand(by int64) Choice {
 	to := rep.Room.Total + by
 	if s := rep.options.Reserve; s.Relative && s.Fraction < 1 {
 		to = rep.Room.Total + int64(float64(by)/(1-s.Fraction)) + 1
 	}
-	c := Choice{Bytes: rep.Plan.ExpectedBytes, Text: fmt.Sprintf("give the volume %s more (%s in all), or free as much on it", human.Bytes(to-rep.Room.Total), human.Bytes(to))}
+	c := Choice{Bytes: rep.Plan.ExpectedBytes, Text: fmt.Sprintf("give the volume %s more (%s in all), or free as much on it", human.Sized(to-rep.Room.Total), human.Sized(to))}
 	if names, freed := rep.toDelete(rep.Room.Reclaimable); len(names) > 0 {
-		c.Text += fmt.Sprintf(", and delete %s (%s)", strings.Join(names, ", "), human.Bytes(freed))
+		c.Text += fmt.Sprintf(", and delete %s (%s)", strings.Join(names, ", "), human.Sized(freed))
 	}
 	return c
 }
@@ -99,7 +96,7 @@ func (rep *Report) choice(text string, accept []string, bytes, lost int64) Choic
 	if over := bytes - (rep.Room.Free - rep.Room.Reserve); over > 0 {
 		names, freed := rep.toDelete(over)
 		accept = append(accept, "gc="+strings.Join(names, "+"))
-		text += fmt.Sprintf(", and delete %s (%s)", strings.Join(names, ", "), human.Bytes(freed))
+		text += fmt.Sprintf(", and delete %s (%s)", strings.Join(names, ", "), human.Sized(freed))
 	}
 	return Choice{Text: text, Accept: strings.Join(accept, ","), Bytes: bytes, LostTokens: max(0, lost)}
 }

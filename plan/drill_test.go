@@ -142,7 +142,7 @@ func TestReassess(t *testing.T) {
 		return errors.Join(tx.PutPlan(row), tx.PutBlob(store.BlobRow{Gen: 1, RawBytes: row.RawBytes / 2}))
 	})
 	err := ws.View(func(r store.Reader) error {
-		again, room, err := Reassess(ws, r, row)
+		again, room, err := Reassess(ws, r, row, o.Reserve)
 		if again.ExpectedBytes != row.ExpectedBytes || row.ShortBy-again.ShortBy < row.RawBytes/4 && room.Free == row.DiskFree {
 			t.Errorf("half done, short by %d instead of %d", again.ShortBy, row.ShortBy)
 		}

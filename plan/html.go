@@ -82,14 +82,19 @@ func WriteHTML(w io.Writer, rep Report, rows []WhatIfRow) error {
 	if err != nil {
 		return err
 	}
+	var most int64
+	for _, r := range rows {
+		most = max(most, r.RawBytes)
+	}
+	u := unitOf(most)
 	d := pageData{Report: rep, Explain: rep.Explain(), Choices: Choices(rep), Width: chartWidth, Facts: rep.facts(),
 		Bars: rep.barRows(), Sets: rep.setRows(), Curve: rep.curveChart(), Head: []string{"", "cap", "without", "shape", "tokens", "lost",
-			"samples touched", "raw TB", "expected TB", "time", "GPU hours", "cost", "room"}}
+			"samples touched", "raw " + u.name, "expected " + u.name, "time", "GPU hours", "cost", "room"}}
 	for _, r := range Story(rep, rows) {
-		d.Story = append(d.Story, tableRow{Cells: r.cells(rep), Best: r.Best, Plan: r.Current})
+		d.Story = append(d.Story, tableRow{Cells: r.cells(rep, u), Best: r.Best, Plan: r.Current})
 	}
 	for _, r := range rows {
-		d.All = append(d.All, tableRow{Cells: r.cells(rep), Best: r.Best, Plan: r.Current})
+		d.All = append(d.All, tableRow{Cells: r.cells(rep, u), Best: r.Best, Plan: r.Current})
 	}
 	return t.Execute(w, d)
 }

@@ -24,8 +24,8 @@ const (
 	Split    = "split"    // make samples of its consecutive windows of max_tokens tokens
 )
 
-// Options configures a plan. Rate, Ratio, Reserve and the price of hours do
-// not change what is planned and do not count in its fingerprint.
+// Options configures a plan. Rate, Ratio, Reserve and Memory do not change
+// which states are planned and do not count in its fingerprint.
 type Options struct {
 	Model     string       // fingerprint
 	Meta      blob.Meta    // layers, hidden, dtype, codec, last_prenorm, engine …: Generation, Blob and Datasets are filled in here
@@ -43,6 +43,7 @@ type Options struct {
 	// Reserve is the share of the volume, or the bytes, that stay free.
 	Reserve  human.Share `json:"-"`
 	BlobSize int64       // raw bytes; 0: chosen
+	Memory   int64       // that extraction may take, for choosing a blob size; 0: unknown
 	Rate     float64     // tokens a second, 0: from a probe or a sealed generation, if any
 	Ratio    float64     // encoded/raw, 0: likewise
 	GCNames  []string    // generations a recorded decision deletes first
@@ -73,8 +74,9 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Fingerprint returns the parts a plan depends on. Rate, ratio and reserve do
-// not count: they change what is foretold, not what is planned.
+// Fingerprint returns the parts a plan depends on. Rate, ratio, reserve and
+// memory do not count: they change what is foretold, and at most how what is
+// planned is cut into blobs.
 func Fingerprint(ctx context.Context, ws *store.Workspace, o Options) ([]store.Part, error) {
 	o, err := o.withDefaults()
 	if err != nil {

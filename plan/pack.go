@@ -18,25 +18,54 @@ const (
 	workSeconds = 60 // engine time that one is ready to lose with a blob
 )
 
+// blobNeeds is what the size of a blob is chosen from.
+type blobNeeds struct {
+	asked         int64 // as configured; 0: chosen
+	total         int64 // raw bytes of all
+	samples       int64
+	room          int64 // on the disk; 0: it will be another
+	memory        int64 // that extraction may take; 0: unknown
+	bytesPerToken int64
+	rate          float64 // tokens a second; 0: unknown
+}
+
 // chooseBlobSize returns the raw bytes a blob is filled to, and why.
-func chooseBlobSize(asked, total, room, bytesPerToken int64, rate float64) (size int64, why string) {
-	if asked > 0 {
-		return asked, fmt.Sprintf("%s a blob, as configured", human.Bytes(asked))
+func chooseBlobSize(n blobNeeds) (size int64, why string) {
+	size, why = n.asked, "as configured"
+	if n.asked == 0 {
+		size, why = n.choose()
 	}
+	mean := n.total / max(n.samples, 1)
+	holds := "one sample each"
+	if mean > 0 && size/mean > 1 {
+		holds = fmt.Sprintf("about %s samples each", human.Count(size/mean))
+	}
+	line := fmt.Sprintf("%s, %s: %s", human.Bytes(size), holds, why)
+	if n.rate > 0 && n.bytesPerToken > 0 {
+		line += fmt.Sprintf("; a crash costs at most %s of work a blob", hours(float64(max(size, mean))/float64(n.bytesPerToken)/n.rate))
+	}
+	return size, line
+}
+
+func (n blobNeeds) choose() (size int64, why string) {
 	size, why = defaultBlob, "the default"
-	if total < fewBlobs*size {
-		size, why = total/fewBlobs, fmt.Sprintf("a sixteenth of %s", human.Bytes(total))
+	if n.total < fewBlobs*size {
+		size, why = n.total/fewBlobs, fmt.Sprintf("a sixteenth of %s", human.Bytes(n.total))
 	}
-	if n := int64(rate * workSeconds * float64(bytesPerToken)); rate > 0 && n < size {
-		size, why = n, fmt.Sprintf("a minute's work at %s tokens/s", human.Count(int64(rate)))
+	if k := int64(n.rate * workSeconds * float64(n.bytesPerToken)); n.rate > 0 && k < size {
+		size, why = k, fmt.Sprintf("a minute's work at %s tokens/s", human.Count(int64(n.rate)))
 	}
-	if n := room / 64; room > 0 && n < size {
-		size, why = n, fmt.Sprintf("a 64th of the %s of room", human.Bytes(room))
+	if k := n.room / 64; n.room > 0 && k < size {
+		size, why = k, fmt.Sprintf("a 64th of the %s of room", human.Bytes(n.room))
+	}
+	// Until it is synced, a blob takes memory as page cache.
+	if k := n.memory / 4; n.memory > 0 && k < size {
+		size, why = k, fmt.Sprintf("a quarter of extract.memory, %s", human.Bytes(n.memory))
 	}
 	if size < minBlob {
-		size, why = minBlob, fmt.Sprintf("the least that is worth a file, over %s", why)
+		size, why = minBlob, fmt.Sprintf("the least that is worth a file, more than %s", why)
 	}
-	return size, fmt.Sprintf("%s a blob: %s", human.Bytes(size), why)
+	return size, why
 }
 
 // pack cuts the new samples, in the order in which they are first seen, into

@@ -27,16 +27,23 @@ func Predict(r store.Reader, row store.PlanRow) (Prediction, error) {
 	if err != nil {
 		return Prediction{}, err
 	}
-	p := Prediction{Plan: row.ID, Bytes: row.ExpectedBytes, BytesFrom: d.Basis.RatioFrom, Seconds: row.Seconds, SecondsFrom: d.Basis.RateFrom}
-	spread := d.Basis.RatioSpread
+	return predict(row, d.Basis), nil
+}
+
+// Prediction is what the report foretells.
+func (rep Report) Prediction() Prediction { return predict(rep.Plan, rep.Basis) }
+
+func predict(row store.PlanRow, b Basis) Prediction {
+	p := Prediction{Plan: row.ID, Bytes: row.ExpectedBytes, BytesFrom: b.RatioFrom, Seconds: row.Seconds, SecondsFrom: b.RateFrom}
+	spread := b.RatioSpread
 	p.BytesLow = int64(float64(p.Bytes) * (1 - spread))
 	p.BytesHigh = int64(float64(p.Bytes) * (1 + spread))
 	if row.Ratio == 0 {
 		p.BytesLow = 0 // raw bytes are only a bound from above
 	}
-	p.SecondsLow = p.Seconds / (1 + d.Basis.RateSpread)
-	p.SecondsHigh = p.Seconds * (1 + d.Basis.RateSpread)
-	return p, nil
+	p.SecondsLow = p.Seconds / (1 + b.RateSpread)
+	p.SecondsHigh = p.Seconds * (1 + b.RateSpread)
+	return p
 }
 
 // Outcome holds a prediction against what came of it.

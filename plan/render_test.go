@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
@@ -67,11 +68,11 @@ func TestHTML(t *testing.T) {
 func TestText(t *testing.T) {
 	rep, rows := renderedReport(t)
 	var buf bytes.Buffer
-	if err := errors.Join(WriteHistogram(&buf, rep, 100), WriteOverlong(&buf, rep), WriteWhatIf(&buf, rep, Story(rep, rows))); err != nil {
+	if err := errors.Join(WriteHistogram(&buf, rep, 100), WriteOverlong(&buf, rep), WriteWhatIf(&buf, rep, Story(rep, rows), 120)); err != nil {
 		t.Fatal(err)
 	}
 	out := buf.String()
-	for _, want := range []string{"tokens a sample", "#", "overlong: truncate (planned)", "at least", "planned", "best", "8,192"} {
+	for _, want := range []string{"tokens a sample", "#", "overlong: truncate (planned)", "at least", "plan", "best", "lost"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the text lacks %q:\n%s", want, out)
 		}
@@ -79,6 +80,20 @@ func TestText(t *testing.T) {
 	for line := range strings.Lines(out[:strings.Index(out, "overlong")]) {
 		if len(line) > 101 {
 			t.Errorf("a line of %d columns: %s", len(line), line)
+		}
+	}
+	for _, width := range []int{120, 80} {
+		buf.Reset()
+		if err := WriteWhatIf(&buf, rep, rows, width); err != nil {
+			t.Fatal(err)
+		}
+		if s := buf.String(); !strings.Contains(s, "room") || !strings.Contains(s, "cost") || (width < 120) != strings.Contains(s, "left out in 80 columns") {
+			t.Errorf("in %d columns:\n%s", width, s)
+		}
+		for line := range strings.Lines(buf.String()) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > width {
+				t.Errorf("%d columns in %d: %s", n, width, line)
+			}
 		}
 	}
 	if b, err := json.Marshal(rep); err != nil || !bytes.Contains(b, []byte(`"histogram"`)) {

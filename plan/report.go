@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"eaglebatch/internal/human"
 	"eaglebatch/store"
 )
 
@@ -23,6 +24,14 @@ type Report struct {
 
 	study   *study
 	options Options
+	left    int64 // expected bytes still to be written
+}
+
+// Terms are what may change after a plan was made without changing what is
+// planned: a report goes by what they are now.
+type Terms struct {
+	Rate    float64 // tokens a second as given; 0: as measured
+	Reserve human.Share
 }
 
 // DatasetReport is one dataset's part. Samples and tokens are those of the
@@ -67,7 +76,8 @@ type Bar struct {
 }
 
 // BuildReport makes the report of the plan in force without changing anything.
-func BuildReport(ctx context.Context, r store.Reader, ws *store.Workspace) (Report, error) {
+// Where now is nil, the terms are those that the plan was made with.
+func BuildReport(ctx context.Context, r store.Reader, ws *store.Workspace, now *Terms) (Report, error) {
 	row, ok, err := r.Plan()
 	if err != nil {
 		return Report{}, err
@@ -79,8 +89,20 @@ func BuildReport(ctx context.Context, r store.Reader, ws *store.Workspace) (Repo
 	if err != nil {
 		return Report{}, err
 	}
+	if now == nil {
+		now = &Terms{Rate: d.Options.Rate, Reserve: d.Options.Reserve}
+	}
 	rep := Report{Plan: row, Basis: d.Basis, BlobWhy: d.BlobWhy, Needs: d.Needs, options: d.Options}
-	if rep.Room, err = MeasureRoom(ws, r, d.Options.Reserve, d.Options.GCNames, d.Needs); err != nil {
+	if now.Rate != d.Options.Rate {
+		if err := rep.rateBy(r, now.Rate); err != nil {
+			return Report{}, err
+		}
+	}
+	rep.options.Reserve = now.Reserve
+	if rep.Plan, rep.Room, err = Reassess(ws, r, row, now.Reserve); err != nil {
+		return Report{}, err
+	}
+	if rep.left, err = leftToWrite(r, row); err != nil {
 		return Report{}, err
 	}
 	if rep.study, err = newStudy(ctx, ws, r, d.Options); err != nil {
@@ -91,7 +113,27 @@ func BuildReport(ctx context.Context, r store.Reader, ws *store.Workspace) (Repo
 		return Report{}, fmt.Errorf("report: %w", err)
 	}
 	rep.fill(kept)
+	if now.Rate != d.Options.Rate {
+		rep.Plan.Rate, rep.Plan.Seconds = rep.Basis.Rate, rep.planUse().seconds
+		if rep.Plan.Rate == 0 && rep.Plan.Seconds > 0 {
+			rep.Plan.Rate = float64(rep.Plan.NewTokens) / rep.Plan.Seconds
+		}
+	}
 	return rep, nil
+}
+
+// rateBy foretells the time anew by a rate that is given now, or by what was
+// measured where none is given any more.
+func (rep *Report) rateBy(r store.Reader, rate float64) error {
+	o := rep.options
+	o.Rate = rate
+	b, err := findBasis(r, o)
+	if err != nil {
+		return err
+	}
+	old := &rep.Basis
+	old.Rate, old.RateFrom, old.RateSpread, old.Buckets = b.Rate, b.RateFrom, b.RateSpread, b.Buckets
+	return nil
 }
 
 // kept is what a plan keeps of a dataset.

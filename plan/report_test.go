@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"eaglebatch/internal/human"
 	"eaglebatch/store"
 	"eaglebatch/store/samples"
 	"eaglebatch/store/storetest"
@@ -17,7 +16,7 @@ func mustReport(t testing.TB, ws *store.Workspace) Report {
 	t.Helper()
 	var rep Report
 	err := ws.View(func(r store.Reader) (err error) {
-		rep, err = BuildReport(t.Context(), r, ws)
+		rep, err = BuildReport(t.Context(), r, ws, nil)
 		return err
 	})
 	if err != nil {
@@ -317,14 +316,30 @@ func TestCampaignSizes(t *testing.T) {
 	if tb := float64(s.perToken()) * 138.4e6 / 1e12; tb < 7.93 || tb > 7.95 {
 		t.Errorf("%.3f TB", tb)
 	}
-	size, why := chooseBlobSize(0, 8e12, 10e12, 57344, 0)
-	if size != 1<<30 || !strings.Contains(why, human.Bytes(1<<30)) {
-		t.Errorf("blob of %d: %s", size, why)
-	}
-	if size, why = chooseBlobSize(0, 8e12, 10e12, 57344, 100); size != 100*60*57344 || !strings.Contains(why, "minute") {
-		t.Errorf("blob of %d: %s", size, why)
-	}
-	if size, _ = chooseBlobSize(0, 1e6, 10e12, 57344, 0); size != minBlob {
-		t.Errorf("blob of %d", size)
+	whole := blobNeeds{total: 8e12, samples: 40_000, room: 10e12, bytesPerToken: 57344}
+	for _, tc := range []struct {
+		change func(*blobNeeds)
+		size   int64
+		why    []string
+	}{
+		{func(n *blobNeeds) {}, 1 << 30, []string{"1.00 GiB, about 5 samples each", "default"}},
+		{func(n *blobNeeds) { n.rate = 100 }, 100 * 60 * 57344, []string{"a minute's work at 100 tokens/s", "at most 1m00s"}},
+		{func(n *blobNeeds) { n.memory = 512 << 20 }, 128 << 20, []string{"one sample each", "extract.memory, 512 MiB"}},
+		{func(n *blobNeeds) { n.room = 16 << 30 }, 256 << 20, []string{"64th of the 16.0 GiB"}},
+		{func(n *blobNeeds) { n.total = 1e6 }, minBlob, []string{"least that is worth a file"}},
+		{func(n *blobNeeds) { n.total = 1 << 30 }, 64 << 20, []string{"a sixteenth of 1.00 GiB"}},
+		{func(n *blobNeeds) { n.asked = 5 << 20 }, 5 << 20, []string{"as configured"}},
+	} {
+		n := whole
+		tc.change(&n)
+		size, why := chooseBlobSize(n)
+		if size != tc.size {
+			t.Errorf("%+v: a blob of %d, want %d (%s)", n, size, tc.size, why)
+		}
+		for _, w := range tc.why {
+			if !strings.Contains(why, w) {
+				t.Errorf("%q does not say %q", why, w)
+			}
+		}
 	}
 }

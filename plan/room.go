@@ -129,12 +129,12 @@ func decide(need, room, reclaimable int64) (d store.Decision, shortBy int64) {
 
 // Reassess decides anew with the room there is now, for a plan whose
 // generation may be partly extracted: only what is left to write counts.
-func Reassess(ws *store.Workspace, r store.Reader, row store.PlanRow) (store.PlanRow, Room, error) {
+func Reassess(ws *store.Workspace, r store.Reader, row store.PlanRow, reserve human.Share) (store.PlanRow, Room, error) {
 	d, err := getDetail(r, row.ID)
 	if err != nil {
 		return row, Room{}, err
 	}
-	room, err := MeasureRoom(ws, r, d.Options.Reserve, d.Options.GCNames, d.Needs)
+	room, err := MeasureRoom(ws, r, reserve, d.Options.GCNames, d.Needs)
 	if err != nil {
 		return row, Room{}, err
 	}

@@ -179,7 +179,8 @@ func (p *planner) foretell(r store.Reader) (store.PlanRow, detail, error) {
 	if row.Decision == store.Short {
 		roomThen = 0 // it will be another volume, or another plan
 	}
-	p.blobSize, p.blobWhy = chooseBlobSize(o.BlobSize, row.RawBytes, roomThen, row.BytesPerToken, row.Rate)
+	p.blobSize, p.blobWhy = chooseBlobSize(blobNeeds{asked: o.BlobSize, total: row.RawBytes, samples: p.newSamples, room: roomThen,
+		memory: o.Memory, bytesPerToken: row.BytesPerToken, rate: row.Rate})
 	row.BlobBytes = p.blobSize
 	return row, detail{Options: o, Basis: b, Reclaim: room.From, Needs: slices.Sorted(maps.Keys(p.needs)), BlobBytes: row.BlobBytes}, nil
 }

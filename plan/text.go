@@ -5,7 +5,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"eaglebatch/internal/human"
@@ -38,26 +37,89 @@ func bar(n, most int64, width int) string {
 	return strings.Repeat("#", max(1, int(n*int64(width)/most)))
 }
 
-// WriteWhatIf prints rows of the what-if table; rep names what is the plan's own.
-func WriteWhatIf(w io.Writer, rep Report, rows []WhatIfRow) error {
-	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "\tcap\twithout\tdtype\ttokens\tlost\ttouched\traw TB\texp. TB\ttime\tGPU h\tcost\troom")
+// WriteWhatIf prints rows of the what-if table in at most width columns, as far
+// as it can; rep names what is the plan's own.
+func WriteWhatIf(w io.Writer, rep Report, rows []WhatIfRow, width int) error {
+	var most int64
+	alike := true
 	for _, r := range rows {
-		fmt.Fprintln(tw, strings.Join(r.cells(rep), "\t"))
+		most = max(most, r.RawBytes)
+		alike = alike && r.shape(rep) == rep.Plan.DType
 	}
-	return tw.Flush()
+	u := unitOf(most)
+	shape := 0
+	if alike {
+		shape = 1 // as the plan's line says
+	}
+	cols := []human.Column{{}, {Head: "cap", Right: true}, {Head: "without"}, {Head: "shape", Yield: shape}, {Head: "tokens", Right: true, Yield: 2},
+		{Head: "lost", Right: true}, {Head: "touched", Right: true, Yield: 5}, {Head: "raw " + u.name, Right: true, Yield: 4},
+		{Head: "exp. " + u.name, Right: true, Yield: 1}, {Head: "time", Right: true, Yield: 1}, {Head: "GPU h", Right: true, Yield: 3},
+		{Head: "cost", Right: true, Yield: 1}, {Head: "room"}}
+	var cells [][]string
+	for _, r := range rows {
+		c := r.cells(rep, u)
+		if alike {
+			c[3] = ""
+		}
+		cells = append(cells, c)
+	}
+	return human.WriteTable(w, width, cols, cells)
+}
+
+// unit is what bytes are shown in: decimal, as disks are sold.
+type unit struct {
+	name  string
+	bytes float64
+}
+
+// unitOf is the largest unit in which n is at least a tenth.
+func unitOf(n int64) unit {
+	for _, u := range []unit{{"TB", 1e12}, {"GB", 1e9}} {
+		if float64(n) >= u.bytes/10 {
+			return u
+		}
+	}
+	return unit{"MB", 1e6}
+}
+
+// of shows n with three digits.
+func (u unit) of(n int64) string {
+	v := float64(n) / u.bytes
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// shape is what of a row's layers, dtype, rows and codec is not the plan's, and
+// the dtype.
+func (r WhatIfRow) shape(rep Report) string {
+	shape := r.DType
+	if !slices.Equal(r.Layers, rep.Plan.Layers) {
+		shape += " " + joinInts(r.Layers)
+	}
+	if selects(r.Rows) && r.Rows != rep.Plan.Rows {
+		shape += " " + r.Rows
+	}
+	if r.Codec != rep.Plan.Codec {
+		shape += " " + r.Codec
+	}
+	return shape
 }
 
 // cells are a row's values as text.
-func (r WhatIfRow) cells(rep Report) []string {
+func (r WhatIfRow) cells(rep Report, u unit) []string {
 	mark := ""
 	switch {
 	case r.Best && r.Current:
-		mark = "best, planned"
+		mark = "plan=best"
 	case r.Best:
 		mark = "best"
 	case r.Current:
-		mark = "planned"
+		mark = "plan"
 	}
 	limit, drop := "none", "-"
 	if r.MaxTokens > 0 {
@@ -66,22 +128,13 @@ func (r WhatIfRow) cells(rep Report) []string {
 	if len(r.Drop) > 0 {
 		drop = strings.Join(r.Drop, "+")
 	}
-	shape := r.DType
-	if !slices.Equal(r.Layers, rep.Plan.Layers) {
-		shape += " " + joinInts(r.Layers)
-	}
-	if selects(r.Rows) {
-		shape += " " + r.Rows
-	}
-	if r.Codec != rep.Plan.Codec {
-		shape += " " + r.Codec
-	}
 	verdict := string(r.Decision)
 	if r.Decision == store.Short {
-		verdict = "lacks " + terabytes(r.ShortBy) + " TB"
+		lacks := unitOf(r.ShortBy)
+		verdict = "lacks " + lacks.of(r.ShortBy) + " " + lacks.name
 	}
-	return []string{mark, limit, drop, shape, human.Count(r.Tokens), fmt.Sprintf("%.1f%%", lossPercent(r.Tokens+r.LostTokens, r.Tokens)),
-		human.Count(r.TouchedSamples), terabytes(r.RawBytes), optional(r.ExpectedBytes, terabytes), optional(r.Seconds, hours),
+	return []string{mark, limit, drop, r.shape(rep), human.Count(r.Tokens), fmt.Sprintf("%.1f%%", lossPercent(r.Tokens+r.LostTokens, r.Tokens)),
+		human.Count(r.TouchedSamples), u.of(r.RawBytes), optional(r.ExpectedBytes, u.of), optional(r.Seconds, hours),
 		optional(r.GPUHours, func(h float64) string { return fmt.Sprintf("%.1f", h) }), optional(r.Cost, func(c float64) string { return fmt.Sprintf("%.4g", c) }), verdict}
 }
 
@@ -90,16 +143,6 @@ func optional[T any](v *T, show func(T) string) string {
 		return "-"
 	}
 	return show(*v)
-}
-
-// terabytes is decimal, as disks are sold: three digits after the point below
-// a hundred.
-func terabytes(n int64) string {
-	tb := float64(n) / 1e12
-	if tb != 0 && tb < 0.001 {
-		return fmt.Sprintf("%.2g", tb)
-	}
-	return fmt.Sprintf("%.3g", tb)
 }
 
 func hours(s float64) string { return human.Duration(time.Duration(s * float64(time.Second))) }
@@ -123,29 +166,4 @@ func WriteOverlong(w io.Writer, rep Report) error {
 	}
 	_, err := io.WriteString(w, sb.String())
 	return err
-}
-
-// Explain says in a few lines what the figures rest on.
-func (rep Report) Explain() []string {
-	p, b := rep.Plan, rep.Basis
-	out := []string{"blobs: " + rep.BlobWhy}
-	if p.Ratio > 0 {
-		out = append(out, fmt.Sprintf("bytes: raw bytes times %.3f, from %s", p.Ratio, b.RatioFrom))
-	} else {
-		out = append(out, "bytes: raw bytes, since no probe or sealed generation of this shape gives a ratio")
-	}
-	if p.Rate > 0 {
-		out = append(out, fmt.Sprintf("time: at %s tokens/s, %s", human.Count(int64(p.Rate)), b.RateFrom))
-	}
-	for _, g := range rep.Room.From {
-		how := "nothing needs it"
-		if g.Decision {
-			how = "if a decision names it"
-		}
-		out = append(out, fmt.Sprintf("reclaimable: %s from generation %d (%s), %s: %s", human.Bytes(g.Bytes), g.ID, g.Name, how, g.Reason))
-	}
-	if selects(p.Rows) {
-		out = append(out, fmt.Sprintf("rows: %s leaves out rows by the mask; bytes are close, not exact, where a sample has several supervised runs", p.Rows))
-	}
-	return out
 }

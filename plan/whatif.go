@@ -45,7 +45,7 @@ type WhatIfRow struct {
 	ShortBy  int64          `json:"short_by"`
 	Current  bool           `json:"current"`     // the plan in force
 	Best     bool           `json:"best"`        // fits, perhaps after gc, with the least loss at the plan's shape
-	Approx   bool           `json:"approximate"` // rows are selected by masks that were not read
+	Approx   bool           `json:"approximate"` // masks that were not read, or a budget spent in an order not gone over, decide
 }
 
 // WhatIf computes every combination of the alternatives, from the lengths
@@ -141,10 +141,23 @@ func (rep *Report) evaluate(row WhatIfRow, o WhatIfOptions) WhatIfRow {
 			}
 		}
 	}
+	row.Approx = selects(row.Rows) || u.budget
+	if row.Current = same && row.MaxTokens == p.MaxTokens && slices.Equal(row.Drop, p.Drop) && row.Codec == p.Codec; row.Current {
+		row.exact(rep)
+		need = rep.left
+	}
 	row.Decision, row.ShortBy = decide(need, rep.room(o.ExpandTo), rep.Room.Reclaimable)
-	row.Current = same && row.MaxTokens == p.MaxTokens && slices.Equal(row.Drop, p.Drop) && row.Codec == p.Codec
-	row.Approx = selects(row.Rows)
 	return row
+}
+
+// exact fills in what the plan in force counted sample by sample.
+func (row *WhatIfRow) exact(rep *Report) {
+	p, bytes := rep.Plan, rep.Plan.ExpectedBytes
+	row.Samples, row.Tokens, row.NewTokens, row.RawBytes, row.Approx = p.Samples, p.Tokens, p.NewTokens, p.RawBytes, false
+	row.LostTokens = rep.Total.Tokens - p.Tokens
+	if row.ExpectedBytes != nil {
+		row.ExpectedBytes = &bytes
+	}
 }
 
 // room is what may be written, on the volume as it is or expanded. A reserve
@@ -163,6 +176,13 @@ type use struct {
 	fresh                          int64 // tokens to compute
 	lastRows, otherRows            int64
 	seconds                        float64
+	budget                         bool // a dataset's budget was spent
+}
+
+// planUse is what the plan in force keeps and computes.
+func (rep *Report) planUse() use {
+	p := rep.Plan
+	return rep.use(p.MaxTokens, p.Drop, p.Rows, p.Overlong, true)
 }
 
 // use adds up what a cap and drops leave. With same, what older generations
@@ -180,24 +200,44 @@ func (rep *Report) use(limit int64, drop []string, rows, overlong string, same b
 			continue
 		}
 		c := s.positions.at(limit, overlong)
-		u.samples += c.samples
-		u.tokens += c.tokens
-		u.lost += tokens - c.tokens
-		u.touched += c.truncated + c.emptied + c.skipped
-		u.compute(&s.fresh, &rep.Basis, limit, overlong, rows)
+		part := rep.affordable(c.tokens)
+		u.budget = u.budget || part < 1
+		samples := scale(part, c.samples)
+		u.samples += samples
+		u.tokens += scale(part, c.tokens)
+		u.lost += tokens - scale(part, c.tokens)
+		u.touched += c.truncated + c.emptied + c.skipped + c.samples - samples
+		u.compute(&s.fresh, part, &rep.Basis, limit, overlong, rows)
 		if !reusable {
-			u.compute(&s.stored, &rep.Basis, limit, overlong, rows)
+			u.compute(&s.stored, part, &rep.Basis, limit, overlong, rows)
 		}
 	}
 	return u
 }
 
-func (u *use) compute(l *lengths, b *Basis, limit int64, overlong, rows string) {
+// affordable is the share of a dataset's tokens that max_tokens_per_dataset
+// lets in. Which samples those are depends on the order; they are taken to be
+// like the others.
+func (rep *Report) affordable(tokens int64) float64 {
+	if most := rep.options.MaxDatasetTokens; most > 0 && tokens > most {
+		return float64(most) / float64(tokens)
+	}
+	return 1
+}
+
+func scale(part float64, n int64) int64 {
+	if part == 1 {
+		return n
+	}
+	return int64(part * float64(n))
+}
+
+func (u *use) compute(l *lengths, part float64, b *Basis, limit int64, overlong, rows string) {
 	last, others := l.rows(limit, overlong, selectionOf(rows))
-	u.lastRows += last
-	u.otherRows += others
-	u.fresh += l.at(limit, overlong).tokens
-	u.seconds += l.seconds(b, limit, overlong)
+	u.lastRows += scale(part, last)
+	u.otherRows += scale(part, others)
+	u.fresh += scale(part, l.at(limit, overlong).tokens)
+	u.seconds += part * l.seconds(b, limit, overlong)
 }
 
 // seconds foretells the time for a set of samples under a cap.
@@ -245,8 +285,8 @@ func markBest(rep Report, rows []WhatIfRow) {
 }
 
 // Story picks the few rows that tell the story: at the plan's shape each cap,
-// with nothing dropped, without the dataset that takes most tokens, and without
-// what the plan drops.
+// that changes anything, with nothing dropped, without the dataset that takes
+// most tokens, and without what the plan drops.
 func Story(rep Report, rows []WhatIfRow) []WhatIfRow {
 	var largest DatasetReport
 	for _, d := range rep.Datasets {
@@ -259,9 +299,14 @@ func Story(rep Report, rows []WhatIfRow) []WhatIfRow {
 	for _, r := range rows {
 		shape := slices.Equal(r.Layers, p.Layers) && r.Rows == p.Rows && r.Codec == p.Codec
 		drop := len(r.Drop) == 0 || slices.Equal(r.Drop, []string{largest.Name}) || slices.Equal(r.Drop, p.Drop)
-		if shape && r.DType == p.DType && drop || r.Best {
+		if r.Best || r.Current || shape && r.DType == p.DType && drop && !slices.ContainsFunc(out, r.sameAs) {
 			out = append(out, r)
 		}
 	}
 	return out
+}
+
+// sameAs says that r differs from o by a cap that changes nothing.
+func (r WhatIfRow) sameAs(o WhatIfRow) bool {
+	return slices.Equal(r.Drop, o.Drop) && r.DType == o.DType && r.Tokens == o.Tokens && r.RawBytes == o.RawBytes
 }

@@ -29,7 +29,7 @@ func (j *job) adoptConfigured(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		j.rep.Note("adopted %s as generation %d (%s): %s files, %s", a.Path, g.ID, g.Name, human.Count(g.Adopted.Files), human.Bytes(g.Adopted.Bytes))
+		j.rep.Note("adopted %s as generation %d (%s): %s files, %s", a.Path, g.ID, g.Name, human.Count(g.Adopted.Files), human.Sized(g.Adopted.Bytes))
 	}
 	return nil
 }

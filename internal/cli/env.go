@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -157,6 +158,19 @@ func (e *env) reporter(c *cli.Context) *progress.Renderer {
 		e.renderer = progress.NewRenderer(e.err, tty, inheritedBool(c, "quiet"))
 	}
 	return e.renderer
+}
+
+// width is the columns of text that stdout has; 120 where that is not known.
+func (e *env) width() int {
+	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
+		return n
+	}
+	if f, isFile := e.out.(*os.File); isFile {
+		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
+			return n
+		}
+	}
+	return 120
 }
 
 // session is an open workspace with what a command needs around it.

@@ -107,20 +107,11 @@ func (s *session) gcCommand() error {
 		return err
 	}
 	if s.c.Bool("apply") {
-		fmt.Fprintf(s.out, "done: the filesystem has %s\n", moreFree(freed))
-	} else if sweep.Trash+sweep.Free > 0 {
-		fmt.Fprintf(s.out, "nothing was changed; do it with: %s\n", s.command(s.c, "gc --apply --plan-hash "+sweep.Hash))
+		s.printDone(sweep, freed)
+	} else {
+		s.printHow(sweep)
 	}
 	return nil
-}
-
-// moreFree words a change of free space, in which other programs and the
-// ledger itself take part.
-func moreFree(n int64) string {
-	if n < 0 {
-		return human.Bytes(-n) + " less free than before, since others write to it"
-	}
-	return human.Bytes(n) + " more free than before"
 }
 
 // there fails where a generation is unknown or gone.
@@ -153,26 +144,12 @@ func (s *session) confirm(sweep *gc.Sweep) error {
 		if it.Action == "keep" || slices.Contains(yes, name) {
 			continue
 		}
-		fmt.Fprintf(s.err, "delete generation %d (%s, %s) for good? type its name: ", it.Generation.ID, name, human.Bytes(it.Bytes))
+		fmt.Fprintf(s.err, "delete generation %d (%s: %s, %s) for good? type its name: ", it.Generation.ID, name, s.at(it.Generation), human.Sized(it.Bytes))
 		var typed string
 		if _, err := fmt.Fscanln(s.in, &typed); err != nil || strings.TrimSpace(typed) != name {
 			return withHint(fmt.Errorf("not confirmed: nothing was deleted"), "give --yes %s", quote(name))
 		}
 	}
-	return nil
-}
-
-func (s *session) printSweep(sweep *gc.Sweep) error {
-	w := tabwriter.NewWriter(s.out, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "generation\tname\tstate\taction\tbytes\tfiles\treason")
-	for _, it := range sweep.Items {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", it.Generation.ID, it.Generation.Name, it.Generation.State, it.Action,
-			human.Bytes(it.Bytes), human.Count(it.Files), it.Reason)
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintf(s.out, "to trash %s, to free now %s\n", human.Bytes(sweep.Trash), human.Bytes(sweep.Free))
 	return nil
 }
 

@@ -1,9 +1,9 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"eaglebatch/internal/human"
 	"eaglebatch/plan"
@@ -39,10 +39,16 @@ type planReport struct {
 	Choices []plan.Choice    `json:"choices"`
 }
 
-// planExtras shows what lies around the plan: lengths, alternatives, ways out.
-func (j *job) planExtras(_ context.Context, rep plan.Report, rows []plan.WhatIfRow) error {
+// printPlan shows the plan, what it rests on, and what lies around it: lengths,
+// alternatives, ways out.
+func (j *job) printPlan(rep plan.Report, rows []plan.WhatIfRow) error {
+	width := j.width()
+	if err := j.printMix(rep, width); err != nil {
+		return err
+	}
+	j.printFigures(rep)
 	fmt.Fprintln(j.out)
-	if err := plan.WriteHistogram(j.out, rep, 100); err != nil {
+	if err := plan.WriteHistogram(j.out, rep, min(width, 100)); err != nil {
 		return err
 	}
 	fmt.Fprintln(j.out)
@@ -50,11 +56,7 @@ func (j *job) planExtras(_ context.Context, rep plan.Report, rows []plan.WhatIfR
 		return err
 	}
 	fmt.Fprintln(j.out)
-	shown := plan.Story(rep, rows)
-	if j.c.Bool("what-if") {
-		shown = rows
-	}
-	if err := plan.WriteWhatIf(j.out, rep, shown); err != nil {
+	if err := plan.WriteWhatIf(j.out, rep, rows, width); err != nil {
 		return err
 	}
 	for i, ch := range plan.Choices(rep) {
@@ -67,6 +69,56 @@ func (j *job) planExtras(_ context.Context, rep plan.Report, rows []plan.WhatIfR
 		}
 	}
 	return nil
+}
+
+// printMix shows the datasets: as merged where weights change that, in the
+// order, and as planned.
+func (j *job) printMix(rep plan.Report, width int) error {
+	right := func(head string, yield int) human.Column {
+		return human.Column{Head: head, Right: true, Yield: yield}
+	}
+	cols := []human.Column{{Head: "dataset"}, right("samples", 0), right("tokens", 0), right("loss", 3), right("p50", 2), right("p90", 4), right("p99", 5),
+		right("max", 1), right("%merged", 1), right("%samples", 1), right("%tokens", 0), right("%kept", 0), right("kept tokens", 2)}
+	var rows [][]string
+	list := slices.Clone(rep.Datasets)
+	if len(list) > 1 {
+		list = append(list, rep.Total)
+	}
+	for _, d := range list {
+		merged := ""
+		if rep.Total.MergedTokens != rep.Total.Tokens {
+			merged = fmt.Sprintf("%.1f%%", 100*float64(d.MergedTokens)/float64(max(rep.Total.MergedTokens, 1)))
+		}
+		name := d.Name
+		if d.Dropped {
+			name += " (dropped)"
+		}
+		rows = append(rows, []string{name, human.Count(d.Samples), human.Count(d.Tokens), human.Count(d.LossTokens), human.Count(d.P50), human.Count(d.P90),
+			human.Count(d.P99), human.Count(d.Max), merged, fmt.Sprintf("%.1f%%", 100*d.SampleShare), fmt.Sprintf("%.1f%%", 100*d.Share),
+			fmt.Sprintf("%.1f%%", 100*d.CapShare), human.Count(d.CapTokens)})
+	}
+	return human.WriteTable(j.out, width, cols, rows)
+}
+
+func (j *job) printFigures(rep plan.Report) {
+	p := rep.Plan
+	fmt.Fprintf(j.out, "\n%s samples, %s tokens planned; %s new, %s reused, %s repeated\n",
+		human.Count(p.Samples), human.Count(p.Tokens), human.Count(p.NewSamples), human.Count(p.Reused), human.Count(p.Repeated))
+	fmt.Fprintf(j.out, "dropped %s, over-length %s, emptied by the cap %s, truncated %s (%s tokens lost)\n",
+		human.Count(p.Dropped), human.Count(p.OverLength), human.Count(p.Emptied), human.Count(p.Truncated), human.Count(p.LostTokens))
+	fmt.Fprintf(j.out, "layers %v, %s, %s: %s bytes a token, %s raw, %s expected, %s blobs\n",
+		p.Layers, p.DType, p.Codec, human.Count(p.BytesPerToken), human.Sized(p.RawBytes), human.Sized(p.ExpectedBytes), human.Count(p.Blobs))
+	fmt.Fprintf(j.out, "free %s, reserve %s, reclaimable %s: %s", human.Bytes(p.DiskFree), human.Bytes(p.Reserve), human.Bytes(p.Reclaimable), p.Decision)
+	if p.ShortBy > 0 {
+		fmt.Fprintf(j.out, " by %s", human.Sized(p.ShortBy))
+	}
+	fmt.Fprintln(j.out)
+	if j.accept.Values != nil {
+		fmt.Fprintf(j.out, "decision of %s in force: %v\n", j.accept.At.Local().Format("2006-01-02 15:04"), j.accept.Values)
+	}
+	for _, line := range rep.Explain() {
+		fmt.Fprintln(j.out, line)
+	}
 }
 
 // writeHTML writes the page that --html asks for.

@@ -163,14 +163,19 @@ func (j *job) decide(ctx context.Context) error {
 	if p, open, err = j.undecided(); err != nil || !open {
 		return err
 	}
+	found, err := j.judgeProof(ctx)
+	if err != nil {
+		return err
+	}
 	rep, err := j.report(ctx)
 	if err != nil {
 		return err
 	}
-	d := &store.DecisionError{What: fmt.Sprintf("the plan needs %s and the disk is %s short of it above the reserve", human.Bytes(p.ExpectedBytes), human.Bytes(p.ShortBy))}
+	d := &store.DecisionError{What: fmt.Sprintf("the plan needs %s and the disk is %s short of it above the reserve", human.Sized(p.ExpectedBytes), human.Sized(p.ShortBy))}
 	if p.Decision == store.FitsAfterGC {
-		d.What = fmt.Sprintf("the plan needs %s: it fits once %s are deleted", human.Bytes(p.ExpectedBytes), human.Bytes(p.Reclaimable))
+		d.What = fmt.Sprintf("the plan needs %s and %s are free above the reserve: it fits once old states are deleted (%s are reclaimable)", human.Sized(p.ExpectedBytes), human.Sized(max(0, p.DiskFree-p.Reserve)), human.Sized(p.Reclaimable))
 	}
+	d.Details = found
 	for _, ch := range plan.Choices(rep) {
 		d.Details = append(d.Details, ch.Text)
 		if ch.Accept != "" {
@@ -190,7 +195,7 @@ func (j *job) undecided() (p store.PlanRow, open bool, err error) {
 	now := p
 	if p.Decision != store.Fits {
 		err = j.ws.View(func(r store.Reader) (err error) {
-			now, _, err = plan.Reassess(j.ws, r, p)
+			now, _, err = plan.Reassess(j.ws, r, p, j.cfg.Plan.Reserve)
 			return err
 		})
 	}

@@ -55,6 +55,21 @@ func Bytes(n int64) string {
 	return trim3(v) + " " + names[i]
 }
 
+// Sized formats n in binary units and, as disks are sold, in decimal ones:
+// "861 GiB = 924 GB".
+func Sized(n int64) string {
+	v, i := float64(n), 0
+	names := []string{"B", "KB", "MB", "GB", "TB", "PB"}
+	for math.Abs(v) >= 1000 && i < len(names)-1 {
+		v /= 1000
+		i++
+	}
+	if i == 0 {
+		return Bytes(n)
+	}
+	return fmt.Sprintf("%s = %s %s", Bytes(n), trim3(v), names[i])
+}
+
 func trim3(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 100:

@@ -234,7 +234,7 @@ func (j *judge) sealedVerdict(g store.GenerationRow) Verdict {
 	keep := max(j.o.Keep, 0)
 	switch {
 	case j.named[g.ID]:
-		return Verdict{Class: Free, Reason: "named by the recorded decision"}
+		return Verdict{Class: Free, Reason: "named for deletion"}
 	case g.Origin == Adopted:
 		return Verdict{Class: Decide, Reason: "adopted: deleted only when a decision names it"}
 	case rank >= 0 && rank < keep:

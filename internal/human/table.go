@@ -1,0 +1,92 @@
+package human
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Column is one column of a table.
+type Column struct {
+	Head  string
+	Right bool // aligned to the right
+	// Yield says how soon the column is left out where the table is too wide:
+	// the highest goes first, 0 always stays. A column that yields is also left
+	// out where it says nothing in any row.
+	Yield int
+}
+
+// WriteTable prints rows below their heads, in at most width columns of text as
+// far as columns yield, and says which of them it left out for it.
+func WriteTable(w io.Writer, width int, cols []Column, rows [][]string) error {
+	wide := make([]int, len(cols))
+	var shown []int
+	for i, c := range cols {
+		says := c.Yield == 0
+		wide[i] = utf8.RuneCountInString(c.Head)
+		for _, r := range rows {
+			wide[i] = max(wide[i], utf8.RuneCountInString(r[i]))
+			says = says || r[i] != "" && r[i] != "-"
+		}
+		if says {
+			shown = append(shown, i)
+		}
+	}
+	var out []string
+	for tableWidth(shown, wide) > width {
+		at := -1
+		for k, i := range shown {
+			if cols[i].Yield > 0 && (at < 0 || cols[i].Yield > cols[shown[at]].Yield) {
+				at = k
+			}
+		}
+		if at < 0 {
+			break
+		}
+		out = append(out, cols[shown[at]].Head)
+		shown = slices.Delete(shown, at, at+1)
+	}
+	var sb strings.Builder
+	head := make([]string, len(cols))
+	for i, c := range cols {
+		head[i] = c.Head
+	}
+	for _, r := range append([][]string{head}, rows...) {
+		writeRow(&sb, r, shown, wide, cols)
+	}
+	if len(out) > 0 {
+		fmt.Fprintf(&sb, "(left out in %d columns: %s)\n", width, strings.Join(out, ", "))
+	}
+	_, err := io.WriteString(w, sb.String())
+	return err
+}
+
+// gap is what lies between two columns.
+const gap = 2
+
+func tableWidth(shown, wide []int) int {
+	n := -gap
+	for _, i := range shown {
+		n += wide[i] + gap
+	}
+	return n
+}
+
+func writeRow(sb *strings.Builder, r []string, shown, wide []int, cols []Column) {
+	var line strings.Builder
+	for k, i := range shown {
+		if k > 0 {
+			line.WriteString(strings.Repeat(" ", gap))
+		}
+		pad := strings.Repeat(" ", wide[i]-utf8.RuneCountInString(r[i]))
+		if cols[i].Right {
+			line.WriteString(pad + r[i])
+		} else {
+			line.WriteString(r[i] + pad)
+		}
+	}
+	sb.WriteString(strings.TrimRight(line.String(), " "))
+	sb.WriteByte('\n')
+}

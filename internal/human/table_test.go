@@ -1,0 +1,24 @@
+package human
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestWriteTable(t *testing.T) {
+	cols := []Column{{Head: "name"}, {Head: "n", Right: true}, {Head: "first to go", Yield: 2}, {Head: "second", Yield: 1}, {Head: "empty", Yield: 1}}
+	rows := [][]string{{"a", "1", "x", "ö", "-"}, {"long name", "1,000", "y", "", ""}}
+	for _, tc := range []struct {
+		width int
+		want  string
+	}{
+		{80, "name           n  first to go  second\na              1  x            ö\nlong name  1,000  y\n"},
+		{30, "name           n  second\na              1  ö\nlong name  1,000\n(left out in 30 columns: first to go)\n"},
+		{5, "name           n\na              1\nlong name  1,000\n(left out in 5 columns: first to go, second)\n"},
+	} {
+		var sb strings.Builder
+		if err := WriteTable(&sb, tc.width, cols, rows); err != nil || sb.String() != tc.want {
+			t.Errorf("in %d columns (%v):\n%s\nwant\n%s", tc.width, err, sb.String(), tc.want)
+		}
+	}
+}

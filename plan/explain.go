@@ -1,0 +1,61 @@
+package plan
+
+import (
+	"fmt"
+
+	"eaglebatch/internal/human"
+)
+
+// Explain says in a few lines what the figures rest on.
+func (rep Report) Explain() []string {
+	p, b := rep.Plan, rep.Basis
+	out := []string{"blobs: " + rep.BlobWhy}
+	f := rep.Prediction()
+	if p.Ratio > 0 {
+		out = append(out, fmt.Sprintf("bytes: %s to %s on disk: raw bytes times %.3f, from %s", human.Bytes(f.BytesLow), human.Bytes(f.BytesHigh), p.Ratio, b.RatioFrom))
+	} else {
+		out = append(out, "bytes: raw bytes, since no probe or sealed generation of this shape gives a ratio")
+	}
+	switch {
+	case p.Seconds > 0 && f.SecondsLow < f.SecondsHigh:
+		out = append(out, fmt.Sprintf("time: %s to %s: %s tokens/s, %s", hours(f.SecondsLow), hours(f.SecondsHigh), human.Count(int64(p.Rate)), from(b.RateFrom)))
+	case p.Seconds > 0:
+		out = append(out, fmt.Sprintf("time: %s: %s tokens/s, %s", hours(p.Seconds), human.Count(int64(p.Rate)), from(b.RateFrom)))
+	case p.NewTokens > 0:
+		out = append(out, "time: unknown, since no rate was measured (plan --probe N) or given (plan.tokens_per_second)")
+	}
+	for _, g := range rep.Room.From {
+		how := "nothing needs it"
+		if g.Decision {
+			how = "if a decision names it"
+		}
+		out = append(out, fmt.Sprintf("reclaimable: %s from generation %d (%s), %s: %s", human.Sized(g.Bytes), g.ID, g.Name, how, g.Reason))
+	}
+	if selects(p.Rows) {
+		out = append(out, fmt.Sprintf("rows: %s leaves out rows by the mask; bytes are close, not exact, where a sample has several supervised runs", p.Rows))
+	}
+	if rep.options.MaxDatasetTokens > 0 {
+		out = append(out, fmt.Sprintf("mix: at most %s tokens of each dataset, its first in the seeded order; rows of the what-if table other than the plan's take the rest to be alike",
+			human.Count(rep.options.MaxDatasetTokens)))
+	}
+	return append(out, rep.heavy()...)
+}
+
+func from(source string) string {
+	if source == "as given" {
+		return source
+	}
+	return "from " + source
+}
+
+// heavy names datasets that take far more of the tokens than of the samples.
+func (rep Report) heavy() (out []string) {
+	t := rep.Total
+	for _, d := range rep.Datasets {
+		if others := t.Samples - d.Samples; d.Share >= 0.1 && d.Share > 2*d.SampleShare && others > 0 {
+			out = append(out, fmt.Sprintf("lengths: %s takes %.0f%% of the tokens with %.0f%% of the samples: %s tokens a sample, the others %s",
+				d.Name, 100*d.Share, 100*d.SampleShare, human.Count(int64(d.Mean)), human.Count((t.Tokens-d.Tokens)/others)))
+		}
+	}
+	return out
+}
