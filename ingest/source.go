@@ -64,6 +64,23 @@ func expand(d Dataset) ([]source, error) {
 	return all, nil
 }
 
+// CheckSources fails where a source that is configured is not there or is given
+// twice. Whoever gives up a finished merge asks first: it may be the only copy
+// of what the sources held.
+func CheckSources(o Options) error {
+	if err := o.withDefaults().validate(); err != nil {
+		return err
+	}
+	all := make([][]source, len(o.Datasets))
+	for i, d := range o.Datasets {
+		var err error
+		if all[i], err = expand(d); err != nil {
+			return err
+		}
+	}
+	return checkTwice(o.Datasets, all)
+}
+
 // errNoFiles says that a path of the configuration matches nothing (any more).
 var errNoFiles = errors.New("no files there")
 

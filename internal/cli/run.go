@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"eaglebatch/extract"
+	"eaglebatch/ingest"
 	"eaglebatch/internal/config"
 	"eaglebatch/internal/human"
 	"eaglebatch/internal/progress"
@@ -118,12 +119,27 @@ func (e *env) runOnce(c *cli.Context, redo string, l limits) error {
 			return err
 		}
 		if redo != "" {
-			if err := j.runner().Redo(c.Context, redo); err != nil {
+			if err := j.redo(c.Context, redo); err != nil {
 				return err
 			}
 		}
 		return j.runAll(c.Context, l)
 	})
+}
+
+// redo makes a phase and what depends on it pending. A merge is given up only
+// while what it was made of can be read again.
+func (j *job) redo(ctx context.Context, phase string) error {
+	if phase == store.PhaseMerge {
+		o, err := j.ingestOptions()
+		if err != nil {
+			return err
+		}
+		if err := ingest.CheckSources(o); err != nil {
+			return fmt.Errorf("--redo merge: %w; what is merged is kept", err)
+		}
+	}
+	return j.runner().Redo(ctx, phase)
 }
 
 // runAll is a night: every phase in turn.
