@@ -118,6 +118,10 @@ func (r *run) adopt(ctx context.Context, no int) error {
 		}
 		return r.fs.SyncDir(r.dir)
 	}
+	// The file was synced before it got its name; the name may not be durable.
+	if err := r.fs.SyncDir(r.dir); err != nil {
+		return err
+	}
 	return r.record(ctx, no, info, absent)
 }
 

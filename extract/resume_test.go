@@ -191,7 +191,12 @@ func TestAdopt(t *testing.T) {
 			}
 			path := w.uncounted(res.Generation)
 			w.must(w.ws.Close())
-			w.ws = storetest.MustOpen(t, dir)
+			var ops []string
+			w.ws = storetest.MustInitFS(t, dir, &fsx.FS{Trace: func(o fsx.Op) {
+				if o.Kind == fsx.OpCommit || o.Kind == fsx.OpSyncDir {
+					ops = append(ops, string(o.Kind)+" "+filepath.Base(o.Path))
+				}
+			}})
 			if damage != nil {
 				damage(t, path)
 			}
@@ -199,6 +204,10 @@ func TestAdopt(t *testing.T) {
 			o.Backend = b
 			got := w.files(w.seal(o).Generation)
 			sameFiles(t, want, got)
+			// The first thing that the resumed run commits is that blob.
+			if i := slices.Index(ops, "commit manifest.db"); damage == nil && (i < 1 || ops[i-1] != "dirsync "+filepath.Base(filepath.Dir(path))) {
+				t.Errorf("the name of the adopted blob is not durable before the ledger has it: %v", ops)
+			}
 			if damage != nil && !w.notes.said("made anew") {
 				t.Error("nothing was said of the damaged blob")
 			}

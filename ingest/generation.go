@@ -126,6 +126,10 @@ func (m *merger) finishSeal(ctx context.Context) error {
 	if n := m.counted(); n != rows {
 		return &store.CorruptError{Path: m.ws.SamplesDir(m.gen.ID), Offset: -1, Err: fmt.Errorf("is sealed with %d rows, the ledger counts %d", rows, n)}
 	}
+	// The crash may have come between the rename and the fsync of the directory.
+	if err := m.ws.FS().SyncDir(m.ws.SamplesDir(m.gen.ID)); err != nil {
+		return err
+	}
 	if err := m.recordSeal(ctx, rows); err != nil {
 		return err
 	}

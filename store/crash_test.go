@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -289,5 +290,26 @@ func TestFailedCompactionEndsTheLedger(t *testing.T) {
 	w = storetest.MustOpen(t, w.Dir())
 	if n := mustCount(t, w); n < 6 {
 		t.Errorf("count %d: steps lost", n)
+	}
+}
+
+// TestCarriedStepIsDurableFirst: a line that a killed writer left is read from
+// the page cache; it is synced before manifest.db relies on it.
+func TestCarriedStepIsDurableFirst(t *testing.T) {
+	w := storetest.MustInitFS(t, t.TempDir(), &fsx.FS{Faults: fault.New(fault.LedgerAfterAppend, 1)})
+	if err := w.Update(t.Context(), "x", func(tx *store.Tx) error { return setCount(tx, 1) }); !errors.Is(err, fault.ErrInjected) {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var ops []string
+	w = storetest.MustInitFS(t, w.Dir(), &fsx.FS{Trace: func(o fsx.Op) { ops = append(ops, string(o.Kind)+" "+filepath.Base(o.Path)) }})
+	sync, commit := slices.Index(ops, "fsync checkpoints.jsonl"), slices.Index(ops, "commit manifest.db")
+	if sync < 0 || commit < sync {
+		t.Errorf("the log is not synced before the step is carried over: %v", ops)
+	}
+	if n := mustCount(t, w); n != 1 {
+		t.Errorf("count %d, want 1", n)
 	}
 }

@@ -186,6 +186,12 @@ func (w *Workspace) reconcile(h history) error {
 	switch {
 	case at == h.seq:
 	case at+1 == h.seq && !h.last.base:
+		// The writer may have died between its write and its fsync: the line is
+		// then read from the page cache, and manifest.db must not be durable
+		// before it.
+		if err := w.syncLog(); err != nil {
+			return err
+		}
 		if err := applyBolt(w.opt.FS, w.db, h.seq, h.last.ops); err != nil {
 			return err
 		}
@@ -196,6 +202,18 @@ func (w *Workspace) reconcile(h history) error {
 			Err: fmt.Errorf("whole lines end at step %d, but manifest.db is at step %d", h.seq, at)}
 	}
 	return compare(w.db, h.state)
+}
+
+// syncLog makes durable what the log of an earlier writer holds.
+func (w *Workspace) syncLog() error {
+	f, err := w.opt.FS.OpenFile(filepath.Join(w.dir, logName), os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return f.Close()
 }
 
 // sweep removes what a crash left of our own files that never got their name.
