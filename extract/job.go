@@ -63,7 +63,7 @@ type job struct {
 	doubted []int          // entries that make no sense; read once all are scored
 }
 
-func blobName(no int) string { return fmt.Sprintf("blob-%06d.ebb", no) }
+func blobName(no int) string { return blob.FileName(uint32(no)) }
 
 func (r *run) blobPath(no int) string { return filepath.Join(r.dir, blobName(no)) }
 

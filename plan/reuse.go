@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -61,7 +62,8 @@ func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Report
 		return err
 	}
 	for _, g := range reusable(gens, p.o) {
-		f, err := genindex.Open(filepath.Join(p.c.ws.GenerationDir(g), indexName))
+		dir := p.c.ws.GenerationDir(g)
+		f, err := openOlder(dir)
 		if err != nil {
 			rep.Note("generation %d (%s) is not reused: %v", g.ID, g.Name, err)
 			continue
@@ -71,6 +73,9 @@ func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Report
 			continue // it lacks rows that this plan wants
 		}
 		absent, err := unusable(r, g.ID)
+		if err == nil {
+			err = lost(r, g, dir, absent, rep)
+		}
 		if err != nil {
 			return err
 		}
@@ -79,6 +84,15 @@ func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Report
 		}
 	}
 	return nil
+}
+
+// openOlder opens the index of a sealed generation. Without its manifest
+// nothing can point into it.
+func openOlder(dir string) (*genindex.File, error) {
+	if _, _, err := genindex.ReadManifest(dir); err != nil {
+		return nil, err
+	}
+	return genindex.Open(filepath.Join(dir, indexName))
 }
 
 type blobEntry struct{ blob, entry uint32 }
@@ -109,6 +123,29 @@ func unusable(r store.Reader, gen uint32) (map[blobEntry]bool, error) {
 		out[e] = true
 	}
 	return out, nil
+}
+
+// lost adds to absent the blobs whose files are not there, or not in full: a
+// plan that pointed to them would be sealed without their states.
+func lost(r store.Reader, g store.GenerationRow, dir string, absent map[blobEntry]bool, rep progress.Reporter) error {
+	blobs, err := r.Blobs(g.ID)
+	if err != nil {
+		return err
+	}
+	for _, b := range blobs {
+		st, err := os.Lstat(filepath.Join(dir, blob.FileName(b.No)))
+		switch {
+		case err == nil && st.Size() == b.Bytes:
+			continue
+		case err == nil:
+			err = fmt.Errorf("%s has %d bytes, it was committed with %d", blob.FileName(b.No), st.Size(), b.Bytes)
+		case !errors.Is(err, os.ErrNotExist):
+			return err
+		}
+		rep.Note("generation %d (%s): %v: its samples are computed anew", g.ID, g.Name, err)
+		absent[blobEntry{b.No, wholeBlob}] = true
+	}
+	return nil
 }
 
 // match marks the samples that the newest of p.older holds.

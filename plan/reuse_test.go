@@ -1,10 +1,14 @@
 package plan
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"eaglebatch/store"
+	"eaglebatch/store/blob"
+	"eaglebatch/store/genindex"
 	"eaglebatch/store/storetest"
 )
 
@@ -25,6 +29,9 @@ func seal(t testing.TB, ws *store.Workspace, o Options, plan store.PlanRow, chan
 		return tx.PutGeneration(g)
 	})
 	mustWrite(t, ws.GenerationDir(g)+"/"+indexName, mustRead(t, ws.PlanPath(plan.ID)))
+	if _, err := genindex.WriteManifest(ws.FS(), ws.GenerationDir(g), genindex.Manifest{Generation: g.ID, Name: g.Name}); err != nil {
+		t.Fatal(err)
+	}
 	return g
 }
 
@@ -83,5 +90,54 @@ func TestPlanReusesSealedStates(t *testing.T) {
 	})
 	if p := mustPlan(t, ws, o); p.NewSamples != 1 {
 		t.Errorf("%d new samples: the quarantined one has no states to reuse", p.NewSamples)
+	}
+}
+
+// TestLostBlobsAreNotReused: a plan points to no blob whose file is not there
+// in full, and into no generation without its manifest.
+func TestLostBlobsAreNotReused(t *testing.T) {
+	ws := storetest.MustInit(t)
+	merge(t, ws, mixed())
+	shuffle(t, ws, upTo(29), nil)
+	o := testOptions()
+	o.BlobSize = 256 << 10
+	g := seal(t, ws, o, mustPlan(t, ws, o), nil)
+	f := openIndex(t, ws.GenerationDir(g)+"/"+indexName)
+	if f.Blobs() < 2 {
+		t.Fatalf("%d blobs are too few to lose one", f.Blobs())
+	}
+	all := int64(0)
+	update(t, ws, func(tx *store.Tx) error {
+		for no := range f.Blobs() {
+			all += int64(f.BlobEntries(no))
+			if err := tx.PutBlob(store.BlobRow{Gen: g.ID, No: uint32(no), Bytes: 3}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	path := func(no int) string { return filepath.Join(ws.GenerationDir(g), blob.FileName(uint32(no))) }
+	for no := range f.Blobs() {
+		mustWrite(t, path(no), []byte("abc"))
+	}
+	if p := mustPlan(t, ws, o); p.NewSamples != 0 {
+		t.Fatalf("%d new samples while every blob is there", p.NewSamples)
+	}
+	one := int64(f.BlobEntries(1))
+	mustWrite(t, path(1), []byte("ab"))
+	if p := mustPlan(t, ws, o); p.NewSamples != one {
+		t.Errorf("%d new samples, want the %d of the blob that was cut", p.NewSamples, one)
+	}
+	if err := os.Remove(path(1)); err != nil {
+		t.Fatal(err)
+	}
+	if p := mustPlan(t, ws, o); p.NewSamples != one {
+		t.Errorf("%d new samples, want the %d of the blob that is gone", p.NewSamples, one)
+	}
+	if err := os.Remove(filepath.Join(ws.GenerationDir(g), genindex.ManifestName)); err != nil {
+		t.Fatal(err)
+	}
+	if p := mustPlan(t, ws, o); p.NewSamples != all {
+		t.Errorf("%d new samples of %d: the generation has no manifest", p.NewSamples, all)
 	}
 }

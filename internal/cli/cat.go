@@ -11,6 +11,7 @@ import (
 
 	"eaglebatch/internal/human"
 	"eaglebatch/store"
+	"eaglebatch/store/blob"
 	"eaglebatch/store/genindex"
 	"eaglebatch/store/states"
 
@@ -130,7 +131,7 @@ func catSample(dir, arg string, values int) (*catDoc, error) {
 	m := x.Index().Meta()
 	doc := &catDoc{
 		Generation: g.ID, Position: n, Split: splitOf(m.Splits, n), Entry: s.Position.Entry,
-		StoredIn: fmt.Sprintf("generation %d, %s", s.Reader.Meta().Generation, states.BlobName(s.Position.Blob)),
+		StoredIn: fmt.Sprintf("generation %d, %s", s.Reader.Meta().Generation, blob.FileName(s.Position.Blob)),
 		Dataset:  m.Datasets[s.Position.Dataset], Sample: s.Position.Sample, Tokens: s.IDs, Synthetic: s.Reader.Meta().Synthetic,
 	}
 	for _, b := range s.Mask {

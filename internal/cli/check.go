@@ -14,6 +14,7 @@ import (
 	"eaglebatch/internal/human"
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
+	"eaglebatch/store/blob"
 	"eaglebatch/store/genindex"
 	"eaglebatch/store/samples"
 	"eaglebatch/store/states"
@@ -280,7 +281,7 @@ func (k *checker) files(g store.GenerationRow, dir string) ([]genindex.ManifestF
 	}
 	var out []genindex.ManifestFile
 	for _, b := range blobs {
-		out = append(out, genindex.ManifestFile{Name: states.BlobName(b.No), Bytes: b.Bytes, Hash: b.Hash})
+		out = append(out, genindex.ManifestFile{Name: blob.FileName(b.No), Bytes: b.Bytes, Hash: b.Hash})
 	}
 	if g.State == store.GenBuilding {
 		return out, nil

@@ -102,7 +102,7 @@ func (p *prober) run(ctx context.Context, list []plan.ProbeSample) (k plan.Bucke
 	p.seq++
 	m := p.meta
 	m.Datasets = []string{"probe"}
-	path := filepath.Join(p.dir, fmt.Sprintf("blob-%06d.ebb", p.seq))
+	path := filepath.Join(p.dir, blob.FileName(uint32(p.seq)))
 	w, err := blob.Create(path, m, blob.WriterOptions{FS: p.j.fs, Threads: p.j.cfg.Extract.Threads})
 	if err != nil {
 		return k, err

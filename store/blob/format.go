@@ -28,6 +28,9 @@ const (
 	flagSelected = 2
 )
 
+// FileName is the name of blob no in the directory of its generation.
+func FileName(no uint32) string { return fmt.Sprintf("blob-%06d.ebb", no) }
+
 // AppendHead appends the 32 bytes that blobs and indexes begin with, and then
 // js, the header JSON.
 func AppendHead(dst []byte, magic string, js []byte) []byte {

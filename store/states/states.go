@@ -25,9 +25,6 @@ const (
 	ManifestName = "MANIFEST.json"
 )
 
-// BlobName is the file name of blob no.
-func BlobName(no uint32) string { return fmt.Sprintf("blob-%06d.ebb", no) }
-
 // ErrAbsent marks a position whose states are not there: quarantined, or not
 // extracted yet.
 var ErrAbsent = errors.New("states are absent")
@@ -185,7 +182,7 @@ func (g *Generation) blobPath(p genindex.Position) (string, error) {
 			return "", fmt.Errorf("%s: the index points into generation %d, which %s does not name", g.dir, p.Gen, ManifestName)
 		}
 	}
-	return filepath.Join(dir, BlobName(p.Blob)), nil
+	return filepath.Join(dir, blob.FileName(p.Blob)), nil
 }
 
 // reader opens a blob or finds it open; release gives it back.
