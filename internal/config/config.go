@@ -4,8 +4,10 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -173,8 +175,8 @@ func Load(path string, overrides []Override) (Config, error) {
 	if err != nil {
 		return c, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(b, &doc); err != nil {
+	doc, err := parse(b)
+	if err != nil {
 		return c, fmt.Errorf("%w: %s: %s", ErrConfig, path, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	d := decoder{file: path}
@@ -190,6 +192,25 @@ func Load(path string, overrides []Override) (Config, error) {
 	}
 	c.File = path
 	return c, c.finish()
+}
+
+// parse reads the one document of a file; an empty file has none.
+func parse(b []byte) (doc yaml.Node, err error) {
+	dec := yaml.NewDecoder(bytes.NewReader(b))
+	if err := dec.Decode(&doc); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return doc, err
+	}
+	var second yaml.Node
+	switch err := dec.Decode(&second); {
+	case errors.Is(err, io.EOF):
+		return doc, nil
+	case err != nil:
+		return doc, err
+	}
+	return doc, fmt.Errorf("line %d: a second document begins: put everything into one", second.Line)
 }
 
 // finish makes paths absolute, relative to the file, and checks values.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,6 +61,21 @@ func TestRefused(t *testing.T) {
 		{"dtype", "plan: {dtype: int4}", "want one of bf16"},
 		{"fp8, which the format knows and no engine gives", "plan: {dtype: fp8}", "want one of bf16, fp16, fp32"},
 		{"no yaml", "a: [", "did not find"},
+		{"part of a token", "plan: {max_tokens: 1.5}", `plan.max_tokens: "1.5" is not a whole number`},
+		{"part of a generation", "gc: {keep: 0.5}", "is not a whole number"},
+		{"part of a seed", "shuffle: {seed: 1.5}", "is not a whole number of 0 or more"},
+		{"part of a layer", "plan: {layers: [1, 2.5]}", "want auto or a list"},
+		{"no number", "extract: {min_top1: .nan}", "is not a number"},
+		{"no end", "plan: {tokens_per_second: .inf}", "is not a number"},
+		{"negative rate", "plan: {tokens_per_second: -1}", "plan.tokens_per_second: -1 is negative"},
+		{"negative threads", "extract: {threads: -1}", "extract.threads: -1 is negative"},
+		{"share without its sign", "plan: {reserve: 0.05}", "write a share with a percent sign"},
+		{"size without its unit", "plan: {blob_size: 1.5}", "give a unit"},
+		{"rows", "plan: {rows: some}", "want one of all, last-supervised"},
+		{"weight", "datasets: [{name: A, path: a, weight: 1e7}]", "is not between 0 and a million"},
+		{"path of nothing", "datasets: [{name: A, path: [a, null]}]", "no path"},
+		{"work of nothing", `work: ""`, "work: no directory"},
+		{"second document", "work: w\n---\nplan: {max_tokens: 3}", "line 2: a second document"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := load(t, c.yaml)
@@ -68,8 +84,18 @@ func TestRefused(t *testing.T) {
 			}
 		})
 	}
-	if _, err := load(t, "work: w", Override{Key: "plan.sead", Value: "1", From: "--set plan.sead"}); err == nil || !strings.Contains(err.Error(), "--set plan.sead") {
-		t.Errorf("override: %v", err)
+	for _, key := range []string{"plan.sead", "work.x", "plan.layers.", "", "datasets.0", "plan.reserve.Fraction"} {
+		if _, err := load(t, "work: w", Override{Key: key, Value: "1", From: "--set " + key}); err == nil || !strings.Contains(err.Error(), "--set "+key+": unknown key") {
+			t.Errorf("override of %q: %v", key, err)
+		}
+	}
+	for _, empty := range []string{"", "# nothing\n"} {
+		if _, err := load(t, empty); err != nil {
+			t.Errorf("%q: %v", empty, err)
+		}
+	}
+	if c, err := load(t, "plan: {max_tokens: 1e3}\nshuffle: {seed: 18446744073709551615}"); err != nil || c.Plan.MaxTokens != 1000 || c.Shuffle.Seed != math.MaxUint64 {
+		t.Errorf("whole numbers: %+v, %v", c, err)
 	}
 }
 

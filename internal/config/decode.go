@@ -3,7 +3,9 @@ package config
 import (
 	"encoding"
 	"fmt"
+	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,9 +84,22 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 		v.SetString(n.Value) // 42 and true are text where text is wanted
 		return
 	}
-	if err := n.Decode(v.Addr().Interface()); err != nil {
+	if err := n.Decode(v.Addr().Interface()); err != nil || !exact(n, v.Kind()) {
 		d.fail(n, "%s: %q is not %s", path, n.Value, kindName(v.Kind()))
 	}
+}
+
+// exact refuses what decoding would bend: 1.5 where a whole number is wanted,
+// which the library cuts to 1, and numbers that are none.
+func exact(n *yaml.Node, k reflect.Kind) bool {
+	if n.ShortTag() != "!!float" {
+		return true
+	}
+	var f float64
+	if err := n.Decode(&f); err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
+		return false
+	}
+	return k == reflect.Float64 || f == math.Trunc(f)
 }
 
 func kindName(k reflect.Kind) string {
@@ -155,7 +170,8 @@ func (d *decoder) layers(n *yaml.Node, l *Layers, path string) {
 		return
 	}
 	var ids []int
-	if n.Kind != yaml.SequenceNode || n.Decode(&ids) != nil || len(ids) == 0 {
+	bent := func(id *yaml.Node) bool { return !exact(id, reflect.Int) }
+	if n.Kind != yaml.SequenceNode || n.Decode(&ids) != nil || len(ids) == 0 || slices.ContainsFunc(n.Content, bent) {
 		d.fail(n, "%s: want auto or a list of layer ids such as [2, 30, 58, 61]", path)
 		return
 	}
@@ -182,8 +198,12 @@ func (d *decoder) override(c *Config, o Override) {
 	d.errs = append(d.errs, sub.errs...)
 }
 
+// field finds the field for a key; what is no section has none.
 func field(v reflect.Value, key string) (reflect.Value, bool) {
 	t := v.Type()
+	if t.Kind() != reflect.Struct || key == "" {
+		return reflect.Value{}, false
+	}
 	for i := range t.NumField() {
 		if tag := t.Field(i).Tag.Get("yaml"); tag == key && tag != "-" {
 			return v.Field(i), true

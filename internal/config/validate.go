@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -30,10 +31,10 @@ func (c *Config) datasets() error {
 			return fmt.Errorf("datasets[%d].name: %q: want letters, digits, '.', '_' and '-', starting with a letter or digit", i, d.Name)
 		case seen[d.Name]:
 			return fmt.Errorf("datasets[%d].name: %q is given twice", i, d.Name)
-		case len(d.Path) == 0:
+		case len(d.Path) == 0 || slices.Contains(d.Path, ""):
 			return fmt.Errorf("datasets[%d] (%s): no path", i, d.Name)
-		case d.Weight < 0:
-			return fmt.Errorf("datasets[%d] (%s): weight %v is negative", i, d.Name, d.Weight)
+		case d.Weight < 0 || d.Weight > 1e6:
+			return fmt.Errorf("datasets[%d] (%s): weight %v is not between 0 and a million", i, d.Name, d.Weight)
 		case d.Eval < 0:
 			return fmt.Errorf("datasets[%d] (%s): eval cannot be negative", i, d.Name)
 		}
@@ -70,6 +71,7 @@ func (c *Config) enums() error {
 		{"merge.dedup", c.Merge.Dedup, []string{"content", "none"}},
 		{"shuffle.algorithm", c.Shuffle.Algorithm, []string{"numpy", "feistel"}},
 		{"plan.overlong", c.Plan.Overlong, []string{"truncate", "skip", "split"}},
+		{"plan.rows", c.Plan.Rows, []string{"all", "last-supervised", "cut-tail", "last-supervised+cut-tail"}},
 		{"plan.dtype", c.Plan.DType, []string{"bf16", "fp16", "fp32"}},
 		{"extract.codec", c.Extract.Codec, []string{"raw", "lz4", "lz4-planes", "dense"}},
 		{"extract.backend", c.Extract.Backend, []string{"native", "vllm", "sglang", "worker", "synthetic"}},
@@ -83,7 +85,21 @@ func (c *Config) enums() error {
 }
 
 func (c *Config) numbers() error {
+	for _, n := range []struct {
+		key   string
+		value float64
+	}{
+		{"plan.tokens_per_second", c.Plan.TokensPerSecond}, {"plan.gpus", float64(c.Plan.GPUs)}, {"plan.gpu_hour_price", c.Plan.GPUHourPrice},
+		{"plan.proof", float64(c.Plan.Proof)}, {"extract.threads", float64(c.Extract.Threads)}, {"extract.workers", float64(c.Extract.Workers)},
+		{"extract.concurrency", float64(c.Extract.Concurrency)}, {"extract.rate", c.Extract.Rate},
+	} {
+		if n.value < 0 {
+			return fmt.Errorf("%s: %v is negative", n.key, n.value)
+		}
+	}
 	switch {
+	case c.Work == "":
+		return errors.New("work: no directory")
 	case c.Plan.MaxTokens < 0:
 		return fmt.Errorf("plan.max_tokens: %d is negative; 0 means no cap", c.Plan.MaxTokens)
 	case c.Plan.MaxDatasetTokens < 0:

@@ -35,6 +35,9 @@ func ParseSize(s string) (Size, error) {
 	if err != nil || v < 0 || math.IsNaN(v) || v*mult >= math.MaxInt64 {
 		return 0, fmt.Errorf("%q is not a size (examples: 512M, 4GiB, 1.5TB)", s)
 	}
+	if mult == 1 && v != math.Trunc(v) {
+		return 0, fmt.Errorf("%q is a part of a byte: give a unit (examples: 512M, 4GiB, 1.5TB)", s)
+	}
 	return Size(v * mult), nil
 }
 
@@ -127,6 +130,9 @@ func ParseShare(s string) (Share, error) {
 			return Share{}, fmt.Errorf("%q is not a share between 0%% and 100%%", s)
 		}
 		return Share{Fraction: v / 100, Relative: true}, nil
+	}
+	if v, err := strconv.ParseFloat(t, 64); err == nil && v != math.Trunc(v) {
+		return Share{}, fmt.Errorf("%q is not a whole number: write a share with a percent sign, as 5%%", s)
 	}
 	n, err := ParseSize(t)
 	if err != nil {

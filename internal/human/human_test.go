@@ -16,7 +16,7 @@ func TestParseSize(t *testing.T) {
 			t.Errorf("%q: %d, %v; want %d", c.in, got, err, c.want)
 		}
 	}
-	for _, bad := range []string{"", "x", "-1", "1e30", "NaN", "4 apples", "GiB"} {
+	for _, bad := range []string{"", "x", "-1", "1e30", "NaN", "4 apples", "GiB", "1.5", "0.5 B"} {
 		if got, err := ParseSize(bad); err == nil {
 			t.Errorf("%q: %d, want an error", bad, got)
 		}
@@ -30,7 +30,7 @@ func TestParseShare(t *testing.T) {
 			t.Errorf("%q of 1000: %d, %v; want %d", in, s.Of(1000), err, want)
 		}
 	}
-	for _, bad := range []string{"101%", "-1%", "%", "NaN%", "half"} {
+	for _, bad := range []string{"101%", "-1%", "%", "NaN%", "half", "0.05", "1.5"} {
 		if s, err := ParseShare(bad); err == nil {
 			t.Errorf("%q: %v, want an error", bad, s)
 		}
