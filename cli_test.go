@@ -84,6 +84,7 @@ type stat struct {
 		RawBytes     int64 `json:"raw_bytes"`
 		MaxTokens    int64 `json:"max_tokens"`
 		DatasetsDrop []string
+		DType        string
 	}
 	Datasets []struct {
 		Name                                                          string
@@ -92,7 +93,8 @@ type stat struct {
 	Generations []struct {
 		ID                      uint32
 		Name, State, Kind, Path string
-		Samples, Bytes, Blobs   int64
+		Samples, Tokens         int64
+		Bytes, Blobs            int64
 		Quarantined             int64
 		Needs                   []uint32
 	}

@@ -35,6 +35,12 @@ func scenarios() []scenario {
 			s.configure(t, strings.Replace(drillConfig, "seed: 42", "seed: 43", 1))
 		}},
 		{"redo extract", []string{"run", "--redo", "extract"}, []string{"run"}, sealed},
+		{"extract as fp8", []string{"run"}, []string{"run"}, func(t *testing.T, s site) {
+			s.configure(t, strings.Replace(drillConfig, "blob_size: 256KiB", "blob_size: 192KiB, dtype: fp8", 1))
+			for _, phase := range []string{"merge", "shuffle", "plan"} {
+				s.ok(t, phase)
+			}
+		}},
 		{"gc: condemn and trash", []string{"gc", "--apply", "--min-age", "24h"}, nil, twoGenerations},
 		{"gc: unlink", []string{"gc", "--apply"}, nil, func(t *testing.T, s site) {
 			twoGenerations(t, s)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -105,7 +106,7 @@ func (before truth) kept(after truth, bad complain) {
 		bad("the ledger went back from step %d to %d", before.seq, after.seq)
 	}
 	for name, b := range before.blobs {
-		if a, ok := after.blobs[name]; ok && a != b {
+		if a, ok := after.blobs[name]; ok && !reflect.DeepEqual(a, b) {
 			bad("%s was committed as %+v, now it is %+v", name, b, a)
 		}
 	}

@@ -165,7 +165,7 @@ func (c *canary) compare(ctx context.Context, ids []uint32, data []byte) error {
 	if c.first != nil && c.first.Digest == digest {
 		return nil
 	}
-	sketch := sketchRows(data, m.DType, m.Hidden)
+	sketch := sketchRows(data, m.GivenDType(), m.Hidden)
 	if c.first == nil {
 		e := c.r.idx.Entry(0, c.tries)
 		c.first = &canaryRecord{Dataset: m.Datasets[e.Dataset], Sample: e.Sample, Tokens: len(ids), Digest: digest, Sketch: sketch, Entry: c.tries}

@@ -23,7 +23,7 @@ func valuesOf(dtype string) (values, error) {
 	case "fp32":
 		return values{0x7f8000007f800000, 0x0080000000800000, 0x8000000080000000}, nil
 	}
-	return values{}, fmt.Errorf("extract: dtype %q cannot be checked: want bf16, fp16 or fp32", dtype)
+	return values{}, fmt.Errorf("extract: rows in %q cannot be checked: engines give bf16, fp16 or fp32", dtype)
 }
 
 // check looks at one row of one layer: bad is set where a value is infinite or

@@ -27,7 +27,7 @@ func (r *run) record(ctx context.Context, no int, info blob.Info, absent map[int
 	row := store.BlobRow{
 		Gen: r.gen.ID, No: uint32(no), Bytes: info.Bytes, RawBytes: info.RawBytes,
 		Samples: int64(info.Entries - info.Absent), Tokens: info.Tokens,
-		Quarantined: int64(info.Absent), Hash: info.Hash,
+		Quarantined: int64(info.Absent), Hash: info.Hash, Losses: r.layerLosses(info.Losses),
 	}
 	r.mu.Lock()
 	busy := r.engineTime()
@@ -78,8 +78,17 @@ func (r *run) account(tx *store.Tx, b store.BlobRow, seconds float64) error {
 	g.Distinct += b.Samples
 	g.Quarantined += b.Quarantined
 	g.Seconds += seconds
+	g.Losses = store.AddLosses(g.Losses, b.Losses)
 	cursor := fmt.Sprintf("generation %d, %d blobs", g.ID, g.Blobs)
 	return errors.Join(tx.PutGeneration(g), r.putPhase(tx, g.Distinct+g.Quarantined, cursor))
+}
+
+// layerLosses says which layer each loss is of.
+func (r *run) layerLosses(losses []blob.Loss) (out []store.LayerLoss) {
+	for l, x := range losses {
+		out = append(out, store.LayerLoss{Layer: r.meta.Layers[l], Rows: x.Rows, Sum: x.Sum, Max: x.Max})
+	}
+	return out
 }
 
 // putPhase moves the phase's progress; the rest of its row is the runner's.
@@ -159,6 +168,9 @@ func (r *run) inspect(ctx context.Context, no int) (info blob.Info, absent map[i
 	var damage error
 	info.Bytes, err = rd.Verify(ctx, func(d blob.Damage) { damage = errors.Join(damage, d.Err) })
 	if err = errors.Join(err, damage); err != nil {
+		return info, nil, err
+	}
+	if info.Losses, err = rd.Losses(); err != nil {
 		return info, nil, err
 	}
 	info.Hash, err = blob.HashFile(ctx, path)

@@ -73,8 +73,8 @@ func (r *run) suits() error {
 		return fmt.Errorf("%s: hidden size %d, the plan has %d", name, i.Hidden, m.Hidden)
 	case !slices.Equal(i.Capture, m.Layers):
 		return fmt.Errorf("%s: captures layers %v, the plan has %v", name, i.Capture, m.Layers)
-	case i.DType != m.DType:
-		return fmt.Errorf("%s: gives %s, the plan has %s", name, i.DType, m.DType)
+	case i.DType != m.GivenDType():
+		return fmt.Errorf("%s: gives %s, the plan has %s", name, i.DType, m.GivenDType())
 	case i.Synthetic != m.Synthetic:
 		return fmt.Errorf("%s: made-up values are %t, in the plan %t", name, i.Synthetic, m.Synthetic)
 	case i.Layers == m.Layers[len(m.Layers)-1] && i.LastPreNorm != m.LastPreNorm:

@@ -103,7 +103,7 @@ func (r *run) openGeneration(ctx context.Context) error {
 		return err
 	}
 	r.meta = r.blobsMeta()
-	if r.vals, err = valuesOf(r.meta.DType); err != nil {
+	if r.vals, err = valuesOf(r.meta.GivenDType()); err != nil {
 		return err
 	}
 	sp, err := fsx.SpaceAt(r.dir)
@@ -128,7 +128,7 @@ func (r *run) blobsMeta() blob.Meta {
 // measure goes over the plan once for what scheduling needs.
 func (r *run) measure() {
 	m := r.idx.Meta().Blob
-	r.cost.tokenBytes = len(m.Layers) * m.RowBytes()
+	r.cost.tokenBytes, r.cost.kept = len(m.Layers)*m.GivenRowBytes(), len(m.Layers)*m.RowBytes()
 	r.cost.positions = make([]int64, r.idx.Blobs())
 	for no := range r.idx.Blobs() {
 		r.cost.entries += int64(r.idx.BlobEntries(no))

@@ -150,7 +150,7 @@ func (j *job) flush(ctx context.Context) error {
 // write writes one sample from its slabs.
 func (j *job) write(ctx context.Context, e blob.Entry, rq *request) error {
 	tb := j.r.cost.tokenBytes
-	if err := j.r.room(int64(e.Rows) * int64(tb)); err != nil {
+	if err := j.r.room(int64(e.Rows) * int64(j.r.cost.kept)); err != nil {
 		return err
 	}
 	if err := j.w.Begin(e, rq.ids, rq.mask); err != nil {
@@ -185,7 +185,7 @@ func (j *job) stream(ctx context.Context, rq *request, data []byte, n int) error
 	if err := j.create(); err != nil {
 		return err
 	}
-	if err := j.r.room(int64(len(data))); err != nil {
+	if err := j.r.room(int64(n) * int64(j.r.cost.kept)); err != nil {
 		return err
 	}
 	e := j.r.idx.Entry(j.no, rq.entry)
@@ -223,7 +223,7 @@ func (j *job) restart() error {
 	j.skip, j.absent = map[int]string{}, map[int]string{}
 	j.uncount()
 	j.r.mu.Lock()
-	j.next, j.left = 0, j.r.blobTokens(j.no)*int64(j.r.cost.tokenBytes)
+	j.next, j.left = 0, j.r.blobTokens(j.no)*int64(j.r.cost.kept)
 	for e, rq := range j.ready {
 		j.s.credit.back(rq, true)
 		delete(j.ready, e)
@@ -280,13 +280,13 @@ func (j *job) count(e blob.Entry, there bool) {
 	d := progress.Delta{Units: 1}
 	if there {
 		d.Tokens = int64(e.Rows)
-		d.Bytes = d.Tokens * int64(j.r.cost.tokenBytes)
+		d.Bytes = d.Tokens * int64(j.r.cost.kept)
 	}
 	j.counted.Units += d.Units
 	j.counted.Tokens += d.Tokens
 	j.counted.Bytes += d.Bytes
 	j.r.mu.Lock()
-	j.left -= int64(e.Rows) * int64(j.r.cost.tokenBytes)
+	j.left -= int64(e.Rows) * int64(j.r.cost.kept)
 	j.r.mu.Unlock()
 	j.r.rep.Add(d)
 }

@@ -91,7 +91,7 @@ func (x *session) check(rq *request, c backend.Chunk) error {
 	if c.Echo != nil && !slices.Equal(c.Echo, rq.ids) {
 		return errors.New("the engine used other token ids than it was given")
 	}
-	return x.r.vals.checkRows(c.Data, c.First, x.r.meta.RowBytes(), x.r.meta.Layers)
+	return x.r.vals.checkRows(c.Data, c.First, x.r.meta.GivenRowBytes(), x.r.meta.Layers)
 }
 
 // keep stores a chunk's rows: in slabs, or in the blob where the sample is too

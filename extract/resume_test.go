@@ -120,13 +120,17 @@ func TestCancelEverywhere(t *testing.T) {
 // TestFaultPoints fails at every hit of every point in turn, and again during
 // the resume.
 func TestFaultPoints(t *testing.T) {
-	p := planned{lengths: lengths(12, 60)}
-	want := reference(t, p)
-	for _, point := range []fault.Point{
+	failAtPoints(t, planned{lengths: lengths(12, 60)}, []fault.Point{
 		fault.ExtractBegin, fault.BlobBeforeSync, fault.BlobBeforeRename, fault.BlobAfterRename, fault.BlobAfterCommit,
 		fault.SealBeforeIndex, fault.SealBeforeManifest, fault.SealAfterManifest, fault.SealAfterCommit,
 		fault.LedgerBeforeAppend, fault.LedgerAfterAppend, fault.LedgerAfterCommit,
-	} {
+	})
+}
+
+func failAtPoints(t *testing.T, p planned, points []fault.Point) {
+	t.Helper()
+	want := reference(t, p)
+	for _, point := range points {
 		hits := 0
 		for n := int64(1); ; n++ {
 			w := newWorld(t, p)
@@ -308,6 +312,8 @@ func TestMismatch(t *testing.T) {
 		"dtype":     func(m *blob.Meta) { m.DType = "fp16" },
 		"synthetic": func(m *blob.Meta) { m.Synthetic = false },
 		"norm":      func(m *blob.Meta) { m.LastPreNorm = false },
+		"fp8 of":    func(m *blob.Meta) { m.DType, m.Source = "fp8", "fp16" },
+		"fp8":       func(m *blob.Meta) { m.DType = "fp8" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := p

@@ -58,7 +58,8 @@ type run struct {
 
 // costs are the numbers of a blob that scheduling needs.
 type costs struct {
-	tokenBytes int
+	tokenBytes int     // of a token's rows as the engine gives them
+	kept       int     // and as they are stored, before they are encoded
 	positions  []int64 // of each blob
 	reused     int64   // positions that older generations serve
 	entries    int64   // distinct samples to compute

@@ -109,7 +109,7 @@ func (j *job) tokensLeft() (n int64) {
 func (r *run) begin(s *slot, no int) *job {
 	j := &job{r: r, s: s, no: no, entries: r.idx.BlobEntries(no),
 		ready: map[int]*request{}, skip: map[int]string{}, absent: map[int]string{}}
-	j.left = r.blobTokens(no) * int64(r.cost.tokenBytes)
+	j.left = r.blobTokens(no) * int64(r.cost.kept)
 	r.open[no] = append(r.open[no], j)
 	s.jobs = append(s.jobs, j)
 	return j

@@ -144,7 +144,9 @@ func (r *run) writeManifest(ctx context.Context, blobs []store.BlobRow, sum tota
 	for _, p := range r.gen.Identity {
 		m.Identity = append(m.Identity, genindex.IdentityPart{Key: p.Key, Value: p.Value})
 	}
+	var losses []store.LayerLoss
 	for _, b := range blobs {
+		losses = store.AddLosses(losses, b.Losses)
 		m.RawBytes += b.RawBytes
 		m.Files = append(m.Files, genindex.ManifestFile{Name: blobName(int(b.No)), Bytes: b.Bytes, Hash: b.Hash})
 	}
@@ -161,6 +163,9 @@ func (r *run) writeManifest(ctx context.Context, blobs []store.BlobRow, sum tota
 			return err
 		}
 		m.Files = append(m.Files, genindex.ManifestFile{Name: name, Bytes: st.Size(), Hash: hash})
+	}
+	for _, x := range losses {
+		m.Quantization = append(m.Quantization, genindex.Quantization{Layer: x.Layer, Rows: x.Rows, Mean: x.Sum / float64(max(1, x.Rows)), Max: x.Max})
 	}
 	needs, err := r.needs()
 	if err != nil {
@@ -202,6 +207,7 @@ func (r *run) needs() (out []genindex.Need, err error) {
 
 // recordSeal makes the seal count.
 func (r *run) recordSeal(ctx context.Context, blobs []store.BlobRow, sum totals, absent int64) error {
+	var losses []store.LayerLoss
 	bytes, raw, distinct := int64(0), int64(0), int64(0)
 	ents, err := os.ReadDir(r.dir)
 	if err != nil {
@@ -217,6 +223,7 @@ func (r *run) recordSeal(ctx context.Context, blobs []store.BlobRow, sum totals,
 	for _, b := range blobs {
 		raw += b.RawBytes
 		distinct += b.Samples
+		losses = store.AddLosses(losses, b.Losses)
 	}
 	return r.ws.Update(ctx, "seal", func(tx *store.Tx) error {
 		g, ok, err := tx.Generation(r.gen.ID)
@@ -230,6 +237,7 @@ func (r *run) recordSeal(ctx context.Context, blobs []store.BlobRow, sum totals,
 		g.State, g.Sealed, g.Changed = store.GenSealed, now, now
 		g.Samples, g.Tokens, g.Distinct, g.Bytes, g.RawBytes = sum.samples, sum.tokens, distinct, bytes, raw
 		g.Blobs, g.Quarantined, g.Needs = int64(len(blobs)), absent, r.gen.Needs
+		g.Losses = losses // in the order of blobs, not in that of their commits
 		r.gen = g
 		return errors.Join(tx.PutGeneration(g), r.putPhase(tx, distinct+absent, "sealed"))
 	})

@@ -84,7 +84,7 @@ type scored struct {
 
 func newSense(r *run) (*sense, error) {
 	m := r.meta
-	s := &sense{rep: r.rep, names: m.Datasets, dtype: m.DType, rowBytes: m.RowBytes(), layers: len(m.Layers),
+	s := &sense{rep: r.rep, names: m.Datasets, dtype: m.GivenDType(), rowBytes: m.GivenRowBytes(), layers: len(m.Layers),
 		prenorm: m.LastPreNorm, minTop1: r.o.MinTop1, began: time.Now(), tally: map[string]*Tally{}}
 	if r.o.Head != nil && !m.Synthetic && m.LastPreNorm {
 		s.head = r.o.Head

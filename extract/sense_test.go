@@ -161,6 +161,10 @@ func oracleHead(t *testing.T, hidden int) *model.Head {
 }
 
 func oracleWorld(t *testing.T, sevens ...int) *world {
+	return oracleWorldWith(t, func(*blob.Meta) {}, sevens...)
+}
+
+func oracleWorldWith(t *testing.T, change func(*blob.Meta), sevens ...int) *world {
 	return newWorld(t, planned{
 		shape:   shape{hidden: 32, layers: 8, capture: []int{2, 4, 8}, dtype: "bf16"},
 		lengths: lengths(60, 120),
@@ -172,7 +176,10 @@ func oracleWorld(t *testing.T, sevens ...int) *world {
 				ids[0], ids[1] = 7, 7
 			}
 		},
-		meta: func(m *blob.Meta) { m.Synthetic, m.Engine = false, "oracle 1" },
+		meta: func(m *blob.Meta) {
+			m.Synthetic, m.Engine = false, "oracle 1"
+			change(m)
+		},
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
 	"eaglebatch/store/blob"
+	"eaglebatch/store/codec"
 	"eaglebatch/store/genindex"
 	"eaglebatch/store/samples"
 	"eaglebatch/store/storetest"
@@ -238,6 +239,12 @@ func (w *world) verify(g store.GenerationRow) (absent []int) {
 func (w *world) sameStates(r *blob.Reader, i int, want []byte) {
 	w.t.Helper()
 	rb, rows, layers := r.Meta().RowBytes(), int(r.Entry(i).Rows), len(w.shape.capture)
+	if source := r.Meta().Source; source != "" {
+		q, err := codec.NewQuantizer(source, w.shape.hidden)
+		w.must(err)
+		want, _, err = q.Rows(nil, want)
+		w.must(err)
+	}
 	got := make([]byte, rows*rb)
 	for l := range layers {
 		w.must(r.Layer(got, i, l, 0, rows))

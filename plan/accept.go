@@ -63,7 +63,7 @@ func acceptValue(key, value string) (string, error) {
 	case "overlong":
 		return value, oneOf(value, Truncate, Skip, Split)
 	case "dtype":
-		return value, oneOf(value, "bf16", "fp16", "fp32")
+		return value, oneOf(value, "bf16", "fp16", "fp32", "fp8")
 	case "rows":
 		// The value itself may hold a plus, as one word.
 		return value, oneOf(value, blob.RowsAll, blob.RowsLastSupervised, blob.RowsCutTail, blob.RowsBoth)

@@ -23,7 +23,7 @@ type Choice struct {
 const capStep = 256
 
 // Choices computes the ways out of a plan that fits only after gc, or not at
-// all: delete, cap, drop, or give the volume more room. A plan that
+// all: delete, cap, drop, store fp8, or give the volume more room. A plan that
 // fits has none. Each is computed to fit, with the generations it names deleted.
 func Choices(rep Report) []Choice {
 	p := rep.Plan
@@ -47,6 +47,11 @@ func Choices(rep Report) []Choice {
 	for _, c := range rep.dropChoices(room, most) {
 		if !slices.ContainsFunc(caps, c.worseThan) {
 			out = append(out, c)
+		}
+	}
+	if p.DType != "fp8" {
+		if n := rep.fp8(); n <= most {
+			out = append(out, rep.choice("store fp8 (lossy) instead of "+p.DType, []string{"dtype=fp8"}, n, 0))
 		}
 	}
 	return out
@@ -219,4 +224,11 @@ func (rep *Report) dropChoices(room, most int64) []Choice {
 		out = rep.capChoices(drop, " and drop "+largest.Name, room, most)
 	}
 	return out
+}
+
+// fp8 is what the plan takes in fp8, in raw bytes.
+func (rep *Report) fp8() int64 {
+	p := rep.Plan
+	u := rep.use(p.MaxTokens, p.Drop, p.Rows, p.Overlong, false)
+	return int64(blob.Meta{Hidden: p.Hidden, DType: "fp8"}.RowBytes()) * (u.lastRows + int64(len(p.Layers)-1)*u.otherRows)
 }

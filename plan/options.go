@@ -68,6 +68,11 @@ func (o Options) withDefaults() (Options, error) {
 	if _, _, err := blob.SelectedRows(o.Rows, nil); err != nil {
 		return o, err
 	}
+	if o.Meta.DType != "fp8" {
+		o.Meta.Source = ""
+	} else if o.Meta.Source = cmp.Or(o.Meta.Source, "bf16"); o.Meta.Source == "fp8" || blob.DTypeSize(o.Meta.Source) == 0 {
+		return o, fmt.Errorf("fp8 from %q: want bf16, fp16 or fp32", o.Meta.Source)
+	}
 	o.Drop = slices.Clone(o.Drop)
 	slices.Sort(o.Drop)
 	o.Drop = slices.Compact(o.Drop)
@@ -142,6 +147,9 @@ func fingerprint(o Options, order string) []store.Part {
 		{Key: "blob_size", Value: auto(o.BlobSize, "auto")},
 		{Key: "gc", Value: strings.Join(o.GCNames, "+")},
 		{Key: "plan_format", Value: "1"},
+	}
+	if o.Meta.Source != "" {
+		parts = append(parts, store.Part{Key: "source_dtype", Value: o.Meta.Source})
 	}
 	for _, p := range o.Identity {
 		if !slices.ContainsFunc(parts, func(q store.Part) bool { return q.Key == p.Key }) {

@@ -72,7 +72,7 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := buf.String()
-	for _, want := range []string{"tokens a sample", "#", "overlong: truncate (planned)", "at least", "plan", "best", "lost"} {
+	for _, want := range []string{"tokens a sample", "#", "overlong: truncate (planned)", "at least", "plan", "best", "lost", "fp8"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the text lacks %q:\n%s", want, out)
 		}

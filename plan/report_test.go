@@ -111,7 +111,7 @@ func TestWhatIfAgreesWithThePlan(t *testing.T) {
 		}
 		checked++
 	}
-	if checked != 3*2*3 { // caps, drops, dtypes
+	if checked != 3*2*4 {
 		t.Errorf("%d rows checked", checked)
 	}
 }
@@ -268,7 +268,7 @@ func TestParseAccept(t *testing.T) {
 		{"max_tokens=8192,drop=A1_deepswekimi,gc=old-10k", "map[drop:A1_deepswekimi gc:old-10k max_tokens:8192]", ""},
 		{"drop=A1+B2,drop=A1, gc=x", "map[drop:A1+B2 gc:x]", ""},
 		{"layers=2+30+58+61", "map[layers:[2,30,58,61]]", ""},
-		{"rows=last-supervised+cut-tail,dtype=fp16,reserve=5%,blob_size=512MiB", "map[blob_size:512MiB dtype:fp16 reserve:5% rows:last-supervised+cut-tail]", ""},
+		{"rows=last-supervised+cut-tail,dtype=fp8,reserve=5%,blob_size=512MiB", "map[blob_size:512MiB dtype:fp8 reserve:5% rows:last-supervised+cut-tail]", ""},
 		{"max_token=1", "", "max_tokens"},
 		{"cap=1", "", "max_tokens"},
 		{"max_tokens=-1", "", "number of tokens"},

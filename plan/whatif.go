@@ -100,7 +100,7 @@ func (o WhatIfOptions) withDefaults(rep Report) WhatIfOptions {
 		}
 	}
 	if o.DTypes == nil {
-		o.DTypes = []string{"fp32", "bf16", "fp16"}
+		o.DTypes = []string{"fp32", "bf16", "fp16", "fp8"}
 	}
 	if o.Rows == nil {
 		o.Rows = []string{blob.RowsAll, blob.RowsLastSupervised, blob.RowsCutTail, blob.RowsBoth}
@@ -286,7 +286,7 @@ func markBest(rep Report, rows []WhatIfRow) {
 
 // Story picks the few rows that tell the story: at the plan's shape each cap,
 // that changes anything, with nothing dropped, without the dataset that takes
-// most tokens, and without what the plan drops.
+// most tokens, and without what the plan drops; and the plan in fp8.
 func Story(rep Report, rows []WhatIfRow) []WhatIfRow {
 	var largest DatasetReport
 	for _, d := range rep.Datasets {
@@ -299,7 +299,8 @@ func Story(rep Report, rows []WhatIfRow) []WhatIfRow {
 	for _, r := range rows {
 		shape := slices.Equal(r.Layers, p.Layers) && r.Rows == p.Rows && r.Codec == p.Codec
 		drop := len(r.Drop) == 0 || slices.Equal(r.Drop, []string{largest.Name}) || slices.Equal(r.Drop, p.Drop)
-		if r.Best || r.Current || shape && r.DType == p.DType && drop && !slices.ContainsFunc(out, r.sameAs) {
+		planned := r.MaxTokens == p.MaxTokens && slices.Equal(r.Drop, p.Drop)
+		if r.Best || r.Current || shape && (r.DType == p.DType && drop || r.DType == "fp8" && planned) && !slices.ContainsFunc(out, r.sameAs) {
 			out = append(out, r)
 		}
 	}

@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Part is one named component of a phase's fingerprint. Two fingerprints are
 // equal when their parts are, in order; what differs is named by Key.
@@ -197,6 +200,8 @@ type GenerationRow struct {
 	Seconds     float64   `msgpack:"w"` // engine seconds spent
 	Synthetic   bool      `msgpack:"y"`
 	Adopted     *Adopted  `msgpack:"a,omitempty"`
+
+	Losses []LayerLoss `msgpack:"q,omitempty"` // fp8: of its own blobs
 }
 
 // Adopted proves that a directory is still the one that was registered.
@@ -209,6 +214,30 @@ type Adopted struct {
 	Hash   string `msgpack:"h"` // of the sorted listing: path, size, mtime
 }
 
+// LayerLoss is what storing rows of a layer as fp8 cost: relative errors of rows.
+type LayerLoss struct {
+	Layer int     `msgpack:"l"`
+	Rows  int64   `msgpack:"r"`
+	Sum   float64 `msgpack:"s"`
+	Max   float64 `msgpack:"m"`
+}
+
+// AddLosses adds up losses of the same layers; either may be nil.
+func AddLosses(a, b []LayerLoss) []LayerLoss {
+	out := slices.Clone(a)
+	for _, x := range b {
+		i := slices.IndexFunc(out, func(o LayerLoss) bool { return o.Layer == x.Layer })
+		if i < 0 {
+			out = append(out, x)
+			continue
+		}
+		out[i].Rows += x.Rows
+		out[i].Sum += x.Sum
+		out[i].Max = max(out[i].Max, x.Max)
+	}
+	return out
+}
+
 // BlobRow is a blob that counts.
 type BlobRow struct {
 	Gen         uint32 `msgpack:"g"`
@@ -219,6 +248,8 @@ type BlobRow struct {
 	Tokens      int64  `msgpack:"t"`
 	Quarantined int64  `msgpack:"q"`
 	Hash        string `msgpack:"h"` // of the whole file, hex
+
+	Losses []LayerLoss `msgpack:"l,omitempty"` // fp8
 }
 
 // QuarantineRow is a sample that failed twice.

@@ -32,6 +32,7 @@ type catDoc struct {
 	Tokens     []uint32   `json:"tokens"`
 	Mask       []int      `json:"mask"`
 	Synthetic  bool       `json:"synthetic"`
+	DType      string     `json:"dtype"` // as stored; values are shown as they are read
 	Layers     []layerDoc `json:"layers"`
 }
 
@@ -43,6 +44,7 @@ type layerDoc struct {
 	First  []float64 `json:"first"` // first values of row 0
 	Rows   int       `json:"rows"`
 	Finite bool      `json:"finite"`
+	Loss   *lossDoc  `json:"quantization,omitempty"` // what fp8 cost
 }
 
 func (e *env) catCommand() *cli.Command {
@@ -133,6 +135,7 @@ func catSample(dir, arg string, values int) (*catDoc, error) {
 		Generation: g.ID, Position: n, Split: splitOf(m.Splits, n), Entry: s.Position.Entry,
 		StoredIn: fmt.Sprintf("generation %d, %s", s.Reader.Meta().Generation, blob.FileName(s.Position.Blob)),
 		Dataset:  m.Datasets[s.Position.Dataset], Sample: s.Position.Sample, Tokens: s.IDs, Synthetic: s.Reader.Meta().Synthetic,
+		DType: s.Reader.Meta().DType,
 	}
 	for _, b := range s.Mask {
 		doc.Mask = append(doc.Mask, int(b))
@@ -147,7 +150,7 @@ func catSample(dir, arg string, values int) (*catDoc, error) {
 		}
 		doc.Layers = append(doc.Layers, l)
 	}
-	return doc, nil
+	return doc, doc.losses(s)
 }
 
 func splitOf(splits []genindex.Split, pos int64) string {
@@ -247,6 +250,9 @@ func (e *env) printSample(d *catDoc) error {
 	fmt.Fprintf(e.out, "\nstored in %s, entry %d\n", d.StoredIn, d.Entry)
 	if d.Synthetic {
 		fmt.Fprintln(e.out, "the values are synthetic")
+	}
+	if n := d.lossNote(); n != "" {
+		fmt.Fprintln(e.out, n)
 	}
 	fmt.Fprintf(e.out, "tokens (%d)  %s\nmask         %s\n\n", len(d.Tokens), short(d.Tokens), runs(d.Mask))
 	w := tabwriter.NewWriter(e.out, 2, 0, 2, ' ', 0)

@@ -48,6 +48,8 @@ type checkReport struct {
 	Bytes    int64            `json:"bytes"`
 	Problems []states.Problem `json:"problems"`
 	Known    []states.Problem `json:"known"` // damage that a repair has replaced
+
+	Quantization []generationLosses `json:"quantization"` // of generations that are fp8
 }
 
 // checker is one check.
@@ -73,7 +75,7 @@ func (e *env) check(c *cli.Context) error {
 	if c.Bool("rebuild-manifest") || c.Bool("rebuild-log") {
 		return e.rebuild(c, dir)
 	}
-	k := &checker{env: e, c: c, dir: dir, rep: e.reporter(c), cursor: map[string]bool{}, damaged: map[uint32][]store.DamagedEntry{}, doc: checkReport{Problems: []states.Problem{}, Known: []states.Problem{}}}
+	k := &checker{env: e, c: c, dir: dir, rep: e.reporter(c), cursor: map[string]bool{}, damaged: map[uint32][]store.DamagedEntry{}, doc: checkReport{Problems: []states.Problem{}, Known: []states.Problem{}, Quantization: []generationLosses{}}}
 	if err := k.options(); err != nil {
 		return err
 	}
@@ -90,18 +92,6 @@ func (e *env) check(c *cli.Context) error {
 		return k.repair()
 	}
 	return k.report()
-}
-
-func (e *env) rebuild(c *cli.Context, dir string) error {
-	fn, from, to := store.RebuildManifest, "checkpoints.jsonl", "manifest.db"
-	if c.Bool("rebuild-log") {
-		fn, from, to = store.RebuildLog, "manifest.db", "checkpoints.jsonl"
-	}
-	if err := fn(c.Context, dir, store.Options{FS: e.fs, Command: "check"}); err != nil {
-		return err
-	}
-	fmt.Fprintf(e.out, "%s is made anew from %s\n", to, from)
-	return nil
 }
 
 func (k *checker) options() error {
@@ -254,6 +244,9 @@ func (k *checker) generation(ctx context.Context, g store.GenerationRow) error {
 	o.Owned = func(name string) bool {
 		return strings.HasSuffix(name, ".tmp") || g.State == store.GenBuilding
 	}
+	if err := k.quantization(g, &o); err != nil {
+		return err
+	}
 	known, err := store.Damaged(k.snap, g.ID)
 	if err != nil {
 		return err
@@ -341,6 +334,10 @@ func (k *checker) samples(ctx context.Context, g store.GenerationRow, dir string
 }
 
 func (k *checker) report() error {
+	for i := range k.doc.Quantization {
+		q := &k.doc.Quantization[i]
+		q.Measured = q.Measured && len(k.doc.Problems) == 0
+	}
 	if k.c.Bool("json") {
 		if err := k.printJSON(k.doc); err != nil {
 			return err
@@ -355,6 +352,7 @@ func (k *checker) report() error {
 		if len(k.doc.Problems) == 0 {
 			fmt.Fprintf(k.out, "ok: %s files, %s\n", human.Count(k.doc.Files), human.Bytes(k.doc.Bytes))
 		}
+		k.printLosses()
 	}
 	if n := len(k.doc.Problems); n > 0 {
 		return fmt.Errorf("%w: %d problems", errDamage, n)

@@ -139,6 +139,8 @@ type generationRow struct {
 	Sealed   *time.Time `json:"sealed"`
 	Changed  *time.Time `json:"changed"`   // last change of state
 	NeededBy []uint32   `json:"needed_by"` // generations whose index points into it
+	// What fp8 cost, by layer; absent where nothing was lost.
+	Quantization []lossDoc `json:"quantization,omitempty"`
 	// Of the generations command alone, which may take longer than stat.
 	Class string `json:"class,omitempty"` // keep, free, decide, condemned, trashed, gone
 	Why   string `json:"why,omitempty"`   // it is kept, or may go
@@ -238,7 +240,7 @@ func generationDoc(work string, g store.GenerationRow) generationRow {
 		ID: g.ID, Name: g.Name, Origin: g.Origin, Kind: g.Kind, State: string(g.State), Samples: g.Samples,
 		Distinct: g.Distinct, Tokens: g.Tokens, Bytes: g.Bytes, RawBytes: g.RawBytes, Blobs: g.Blobs,
 		Quarantined: g.Quarantined, Pinned: g.Pinned != "", PinReason: g.Pinned, Needs: needs,
-		Synthetic: g.Synthetic, Path: path, NeededBy: []uint32{},
+		Synthetic: g.Synthetic, Path: path, NeededBy: []uint32{}, Quantization: lossDocs(g.Losses),
 		Created: timePtr(g.Created), Sealed: timePtr(g.Sealed), Changed: timePtr(g.Changed),
 	}
 }

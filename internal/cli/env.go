@@ -47,7 +47,7 @@ func planSettings() []setting {
 		{"layers", "plan.layers", "auto, or layer ids such as [2,30,58,61]"},
 		{"max-tokens", "plan.max_tokens", "cap samples at `N` tokens"},
 		{"overlong", "plan.overlong", "truncate, skip or split"},
-		{"dtype", "plan.dtype", "bf16, fp16 or fp32"},
+		{"dtype", "plan.dtype", "bf16, fp16, fp32, or fp8, which loses precision"},
 		{"rows", "plan.rows", "rows kept: all, …"},
 		{"drop", "plan.drop", "leave out dataset `NAME`"},
 		{"reserve", "plan.reserve", "keep `SHARE` or SIZE of the volume free"},

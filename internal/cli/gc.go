@@ -318,6 +318,9 @@ func (g generationRow) note() string {
 	if g.Synthetic {
 		parts = append(parts, "synthetic")
 	}
+	if n := lossNote(g.Quantization); n != "" {
+		parts = append(parts, n)
+	}
 	if g.Why != "" {
 		parts = append(parts, g.Class+": "+g.Why)
 	}

@@ -159,6 +159,9 @@ func (j *job) planOptions() (plan.Options, error) {
 		LastPreNorm: j.cfg.Extract.Backend != "sglang", Model: j.modelF, Tokenizer: j.model.Tokenizer,
 		Engine: j.engine(), Synthetic: j.cfg.Extract.Backend == "synthetic",
 	}
+	if p.DType == "fp8" {
+		meta.Source = j.engineDType()
+	}
 	return plan.Options{
 		Model: j.modelF, Meta: meta, Identity: j.identity(),
 		MaxTokens: p.MaxTokens, Overlong: p.Overlong, Drop: p.Drop, Rows: p.Rows, MaxDatasetTokens: p.MaxDatasetTokens,
@@ -171,10 +174,14 @@ func (j *job) identity() []store.Part {
 	for i, l := range j.layers {
 		ids[i] = strconv.Itoa(l)
 	}
+	dtype := j.cfg.Plan.DType
+	if given := j.engineDType(); given != dtype {
+		dtype += " from " + given
+	}
 	return []store.Part{
 		{Key: "model", Value: j.modelF},
 		{Key: "layers", Value: strings.Join(ids, ",")},
-		{Key: "dtype", Value: j.cfg.Plan.DType},
+		{Key: "dtype", Value: dtype},
 		{Key: "rows", Value: j.cfg.Plan.Rows},
 		{Key: "engine", Value: j.engine()},
 	}

@@ -73,8 +73,12 @@ func probeSuits(i backend.Info, m blob.Meta) error {
 		return fmt.Errorf("%s: hidden size %d, the plan has %d", i.Engine, i.Hidden, m.Hidden)
 	case !slices.Equal(i.Capture, m.Layers):
 		return fmt.Errorf("%s: captures layers %v, the plan has %v", i.Engine, i.Capture, m.Layers)
-	case i.DType != m.DType:
-		return fmt.Errorf("%s: gives %s, the plan has %s: set plan.dtype to %s", i.Engine, i.DType, m.DType, i.DType)
+	case i.DType != m.GivenDType():
+		key := "plan.dtype"
+		if m.Source != "" {
+			key = "extract.engine_dtype"
+		}
+		return fmt.Errorf("%s: gives %s, the plan has %s: set %s to %s", i.Engine, i.DType, m.GivenDType(), key, i.DType)
 	}
 	return nil
 }
@@ -199,7 +203,7 @@ type probeRun struct {
 
 func newProbeRun(ctx context.Context, w *blob.Writer, todo []*samples.Sample, m blob.Meta, memory int64) *probeRun {
 	r := &probeRun{
-		ctx: ctx, w: w, todo: todo, rowBytes: int64(len(m.Layers) * m.RowBytes()), rows: map[uint64][]byte{},
+		ctx: ctx, w: w, todo: todo, rowBytes: int64(len(m.Layers) * m.GivenRowBytes()), rows: map[uint64][]byte{},
 		got: make([]int, len(todo)), ended: make([]bool, len(todo)), left: len(todo), credit: memory, whole: memory,
 	}
 	r.free = sync.NewCond(&r.mu)

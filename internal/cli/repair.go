@@ -5,6 +5,8 @@ import (
 
 	"eaglebatch/store"
 	"eaglebatch/store/states"
+
+	"github.com/urfave/cli/v2"
 )
 
 // covers says whether a problem is damage that is recorded.
@@ -65,4 +67,17 @@ func (k *checker) unfinished() (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// rebuild makes one of the two forms of the ledger from the other.
+func (e *env) rebuild(c *cli.Context, dir string) error {
+	fn, from, to := store.RebuildManifest, "checkpoints.jsonl", "manifest.db"
+	if c.Bool("rebuild-log") {
+		fn, from, to = store.RebuildLog, "manifest.db", "checkpoints.jsonl"
+	}
+	if err := fn(c.Context, dir, store.Options{FS: e.fs, Command: "check"}); err != nil {
+		return err
+	}
+	fmt.Fprintf(e.out, "%s is made anew from %s\n", to, from)
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"eaglebatch/store"
+	"eaglebatch/store/codec"
 	"eaglebatch/store/samples"
 )
 
@@ -33,7 +34,11 @@ func floats(b []byte, dtype string, hidden int) ([]float64, error) {
 		}
 		return out, nil
 	case "fp8":
-		return nil, fmt.Errorf("values of dtype %q are not shown", dtype)
+		wide, err := codec.DequantizeRows(nil, b, "fp32", hidden)
+		if err != nil {
+			return nil, err
+		}
+		return floats(wide, "fp32", hidden)
 	}
 	return nil, fmt.Errorf("values of dtype %q are not known", dtype)
 }

@@ -67,7 +67,7 @@ type Plan struct {
 	MaxTokens        int64       `yaml:"max_tokens"`             // 0: no cap
 	Overlong         string      `yaml:"overlong"`               // truncate, skip or split
 	MaxDatasetTokens int64       `yaml:"max_tokens_per_dataset"` // training tokens taken of each dataset, the first in the order; 0: all
-	DType            string      `yaml:"dtype"`                  // bf16, fp16, fp32
+	DType            string      `yaml:"dtype"`                  // bf16, fp16, fp32, or fp8, which loses precision
 	Rows             string      `yaml:"rows"`                   // all, …
 	Drop             []string    `yaml:"drop"`
 	Reserve          human.Share `yaml:"reserve"`   // of the volume, or a size
@@ -97,6 +97,7 @@ type Extract struct {
 	Memory         human.Size    `yaml:"memory"`
 	Threads        int           `yaml:"threads"`
 	Codec          string        `yaml:"codec"`
+	EngineDType    string        `yaml:"engine_dtype"` // what the engine gives where plan.dtype is fp8: bf16, fp16 or fp32
 	MaxQuarantined human.Share   `yaml:"max_quarantined"`
 	MinTop1        float64       `yaml:"min_top1"` // share of supervised rows that must rank the next token first; 0 turns the check off
 	Patience       time.Duration `yaml:"patience"`
@@ -157,7 +158,7 @@ func Default() Config {
 		},
 		GC: GC{Keep: 1, MinAge: 24 * time.Hour},
 		Extract: Extract{
-			Backend: "native", Memory: 4 << 30, Codec: "lz4-planes",
+			Backend: "native", Memory: 4 << 30, Codec: "lz4-planes", EngineDType: "bf16",
 			MaxQuarantined: human.Share{Relative: true, Fraction: 0.01},
 			MinTop1:        0.10, Patience: 10 * time.Minute, Grace: 30 * time.Second,
 			Compute: "fp32", Workers: 1,

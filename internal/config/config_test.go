@@ -59,7 +59,6 @@ func TestRefused(t *testing.T) {
 		{"name that is a path", "datasets: [{name: ../x, path: a}]", "want letters"},
 		{"drop of nothing", "datasets: [{name: A1, path: a}]\nplan: {drop: [A2]}", `did you mean "A1"`},
 		{"dtype", "plan: {dtype: int4}", "want one of bf16"},
-		{"fp8, which the format knows and no engine gives", "plan: {dtype: fp8}", "want one of bf16, fp16, fp32"},
 		{"no yaml", "a: [", "did not find"},
 		{"part of a token", "plan: {max_tokens: 1.5}", `plan.max_tokens: "1.5" is not a whole number`},
 		{"part of a generation", "gc: {keep: 0.5}", "is not a whole number"},

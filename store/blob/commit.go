@@ -18,6 +18,7 @@ type Info struct {
 	Absent   int    // entries skipped
 	Tokens   int64  // of entries that are there
 	Hash     string // xxh64 of the whole file, hex
+	Losses   []Loss // what quantizing cost, by layer; nil where nothing was quantized
 }
 
 // Commit writes footer and index, fsyncs, renames, fsyncs the directory. After

@@ -22,15 +22,18 @@ func damageCases(tb testing.TB) []damageCase {
 	tb.Helper()
 	r := rand.New(rand.NewPCG(11, 12))
 	var out []damageCase
-	for _, codec := range []string{"raw", "lz4", "lz4-planes", "dense"} {
+	for _, codec := range []string{"raw", "lz4", "lz4-planes", "dense", "fp8"} {
 		m := testMeta(codec, "bf16")
+		if codec == "fp8" {
+			m.Codec, m.DType, m.Source = "lz4-planes", "fp8", "fp32"
+		}
 		m.ChunkBytes, m.Rows, m.Hidden = 2048, RowsBoth, 32
 		c := damageCase{meta: m}
 		for i := range 3 {
 			s := sample{entry: Entry{Rows: 3, Sample: 9}, reason: "out of memory"}
 			if i != 1 {
 				s = randomSample(r, m, 40)
-				s.data = states(r, m.DType, 40*len(m.Layers), m.Hidden)
+				s.data = states(r, m.GivenDType(), 40*len(m.Layers), m.Hidden)
 			}
 			c.samples = append(c.samples, s)
 		}

@@ -31,17 +31,28 @@ func (l layout) heads(flags uint32) int {
 	return 2
 }
 
+// tails is the number of chunks after the blocks.
+func (l layout) tails(flags uint32) int { return int(flags & flagLosses / flagLosses) }
+
+// count is the number of chunks of an entry that is there.
+func (l layout) count(flags, rows uint32) int {
+	return l.heads(flags) + l.blocks(rows)*l.layers + l.tails(flags)
+}
+
 // block returns the rows [from, to) that block b covers.
 func (l layout) block(rows uint32, b int) (from, to int) {
 	return b * l.blockRows, min(int(rows), (b+1)*l.blockRows)
 }
 
 // at says what chunk k of an entry is: a layer and a block, or layer -1 and the
-// number of a chunk before the blocks.
-func (l layout) at(flags uint32, k int) (layer, block int) {
-	h := l.heads(flags)
-	if k < h {
+// number of a chunk before the blocks, or lossChunk.
+func (l layout) at(e *entryRec, k int) (layer, block int) {
+	h := l.heads(e.flags)
+	switch {
+	case k < h:
 		return -1, k
+	case e.flags&flagLosses != 0 && k == int(e.chunks)-1:
+		return -1, lossChunk
 	}
 	return (k - h) % l.layers, (k - h) / l.layers
 }
@@ -80,6 +91,9 @@ func parseFooter(path string, m Meta, b []byte, t trailer, data int64) (*tables,
 		}
 		if err == nil && int(e.first) != next {
 			err = fmt.Errorf("begins at chunk %d, want %d", e.first, next)
+		}
+		if err == nil && e.flags&flagLosses != 0 && m.DType != "fp8" {
+			err = fmt.Errorf("losses of %s", m.DType)
 		}
 		if err == nil {
 			err = ft.checkEntry(l, e)
@@ -141,7 +155,7 @@ func (e *entryRec) parse(b []byte, reasons string) (n int, err error) {
 	e.flags = binary.LittleEndian.Uint32(b[56:])
 	size := binary.LittleEndian.Uint32(b[60:])
 	switch {
-	case e.flags&^(flagAbsent|flagSelected) != 0 || e.flags == flagAbsent|flagSelected:
+	case e.flags&^(flagAbsent|flagSelected|flagLosses) != 0 || e.flags&flagAbsent != 0 && e.flags != flagAbsent:
 		return 0, fmt.Errorf("flags %#x", e.flags)
 	case e.Rows < 1 || e.Rows > maxRows:
 		return 0, fmt.Errorf("%d rows, want 1 to %d", e.Rows, maxRows)
@@ -161,7 +175,7 @@ func (ft *tables) checkEntry(l layout, e *entryRec) error {
 		}
 		return nil
 	}
-	want := uint64(l.heads(e.flags)) + uint64(l.blocks(e.Rows))*uint64(l.layers)
+	want := uint64(l.count(e.flags, e.Rows))
 	if uint64(e.chunks) != want || uint64(e.first)+want > uint64(len(ft.chunks)) {
 		return fmt.Errorf("%d chunks from %d for %d rows, want %d", e.chunks, e.first, e.Rows, want)
 	}
@@ -176,7 +190,13 @@ func (ft *tables) checkEntry(l layout, e *entryRec) error {
 
 func (l layout) checkChunk(e *entryRec, cs []chunkRec, k int) error {
 	c := &cs[k]
-	layer, block := l.at(e.flags, k)
+	layer, block := l.at(e, k)
+	if block == lossChunk {
+		if int(c.raw) != lossBytes*l.layers || c.codec != codec.Raw {
+			return fmt.Errorf("%d raw bytes of losses for %d layers, codec %d", c.raw, l.layers, c.codec)
+		}
+		return nil
+	}
 	if layer < 0 {
 		want, empty := bitmapBytes(int(e.Rows)), block >= 2 && c.raw == 0
 		if block == 0 {

@@ -26,6 +26,7 @@ const (
 
 	flagAbsent   = 1
 	flagSelected = 2
+	flagLosses   = 4 // the last chunk holds what quantizing cost
 )
 
 // FileName is the name of blob no in the directory of its generation.

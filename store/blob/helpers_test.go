@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"eaglebatch/store/codec"
 )
 
 // sample is an entry as a test wrote it.
@@ -17,7 +19,7 @@ type sample struct {
 	entry  Entry
 	ids    []uint32
 	mask   []byte
-	data   []byte // [rows, layers, hidden]
+	data   []byte // [rows, layers, hidden], as it is given
 	reason string // skipped, if not empty
 }
 
@@ -89,7 +91,7 @@ func write(tb testing.TB, path string, m Meta, o WriterOptions, samples []sample
 		tb.Fatal(err)
 	}
 	r := rand.New(rand.NewPCG(5, uint64(o.Threads)))
-	step := len(m.Layers) * m.RowBytes()
+	step := len(m.Layers) * m.GivenRowBytes()
 	for _, s := range samples {
 		if s.reason != "" {
 			if err := w.Skip(s.entry, s.reason); err != nil {
@@ -144,11 +146,27 @@ func (s sample) rowsOf(m Meta, layer int) []uint32 {
 // layerOf is what Reader.Layer should give.
 func (s sample) layerOf(m Meta, layer int) []byte {
 	var out []byte
-	rb := m.RowBytes()
+	rb := m.GivenRowBytes()
 	for _, t := range s.rowsOf(m, layer) {
 		out = append(out, s.data[(int(t)*len(m.Layers)+layer)*rb:][:rb]...)
 	}
+	if m.Source != "" {
+		out, _ = quantized(m, out)
+	}
 	return out
+}
+
+// quantized is what a writer makes of given rows, and what that costs.
+func quantized(m Meta, given []byte) ([]byte, codec.RowLoss) {
+	q, err := codec.NewQuantizer(m.Source, m.Hidden)
+	if err != nil {
+		panic(err)
+	}
+	out, loss, err := q.Rows(nil, given)
+	if err != nil {
+		panic(err)
+	}
+	return out, loss
 }
 
 // checkSample reads all of an entry; any difference is an error. Errors of the
@@ -174,6 +192,12 @@ func checkSample(r *Reader, m Meta, i int, s sample) (wrong, failed error) {
 		failed = err
 	} else if !bytes.Equal(mask, s.mask) {
 		return fmt.Errorf("entry %d: mask %v, want %v", i, mask, s.mask), nil
+	}
+	losses, err := r.EntryLosses(i)
+	if err != nil {
+		failed = err
+	} else if want := s.losses(m); !slices.Equal(losses, want) {
+		return fmt.Errorf("entry %d: losses %v, want %v", i, losses, want), nil
 	}
 	for l := range m.Layers {
 		want := s.layerOf(m, l)

@@ -13,14 +13,26 @@ import (
 // job is one chunk on its way from the caller to the file. Its buffers are used
 // again for later chunks, so that memory is bounded by the number of jobs.
 type job struct {
-	raw  []byte
-	enc  []byte
-	out  []byte // what goes into the file: raw or enc
-	aux  bool   // ids, mask or row map
-	rec  chunkRec
-	err  error
-	done chan struct{}
+	given []byte // rows to be quantized, to raw
+	raw   []byte
+	enc   []byte
+	out   []byte // what goes into the file: raw or enc
+	kind  kind
+	layer int
+	loss  codec.RowLoss
+	rec   chunkRec
+	err   error
+	done  chan struct{}
 }
+
+// kind says what a job's chunk is.
+type kind int
+
+const (
+	ofStates kind = iota
+	ofAux         // ids, mask or row map
+	ofLosses      // of the entry that ends with it: filled in by the sink, which knows them
+)
 
 // pipeline encodes jobs on several goroutines and hands them to sink in the
 // order of submission. It never stops taking jobs: after an error it only gives
@@ -35,26 +47,28 @@ type pipeline struct {
 	err error
 }
 
-// encoders of one goroutine; nil where chunks are stored raw.
-type encoders struct{ states, aux *codec.Encoder }
+// encoders of one goroutine; nil where chunks are stored raw, and where rows
+// come as they are stored.
+type encoders struct {
+	states, aux *codec.Encoder
+	quantizer   *codec.Quantizer
+}
 
-func newEncoders(m Meta) (encoders, error) {
-	if m.Codec == "raw" {
-		return encoders{}, nil
+func newEncoders(m Meta) (e encoders, err error) {
+	if m.Source != "" {
+		if e.quantizer, err = codec.NewQuantizer(m.Source, m.Hidden); err != nil {
+			return e, err
+		}
 	}
 	id, err := codec.Parse(m.Codec)
-	if err != nil {
-		return encoders{}, err
+	if err != nil || id == codec.Raw {
+		return e, err
 	}
-	if id == codec.Raw {
-		return encoders{}, nil
+	if e.states, err = codec.NewEncoder(id, m.DType); err != nil {
+		return e, err
 	}
-	states, err := codec.NewEncoder(id, m.DType)
-	if err != nil {
-		return encoders{}, err
-	}
-	aux, err := codec.NewEncoder(codec.LZ4, m.DType)
-	return encoders{states, aux}, err
+	e.aux, err = codec.NewEncoder(codec.LZ4, m.DType)
+	return e, err
 }
 
 func startPipeline(encs []encoders, jobs int, sink func(*job) error) *pipeline {
@@ -124,7 +138,7 @@ func (p *pipeline) get(ctx context.Context, capacity int) (*job, error) {
 		if cap(j.raw) < capacity {
 			j.raw = make([]byte, 0, capacity)
 		}
-		*j = job{raw: j.raw[:0], enc: j.enc, done: j.done}
+		*j = job{given: j.given[:0], raw: j.raw[:0], enc: j.enc, done: j.done}
 		return j, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -147,26 +161,40 @@ func (p *pipeline) stop() error {
 }
 
 func (j *job) encode(e encoders) {
+	if j.kind == ofLosses {
+		return
+	}
+	if e.quantizer != nil && j.kind == ofStates {
+		if j.raw, j.loss, j.err = e.quantizer.Rows(j.raw, j.given); j.err != nil {
+			return
+		}
+	}
+	j.sum()
+	enc := e.states
+	if j.kind == ofAux {
+		enc = e.aux
+	}
+	if enc == nil || len(j.raw) == 0 {
+		return
+	}
+	out, used, err := enc.Encode(j.enc[:0], j.raw)
+	if err != nil {
+		j.err = err
+		return
+	}
+	j.enc = out
+	if used != codec.Raw && len(out) < len(j.raw) {
+		j.out, j.rec.codec, j.rec.enc = out, used, uint32(len(out))
+	}
+}
+
+// sum describes the raw bytes as they are stored raw.
+func (j *job) sum() {
+	j.out = j.raw
 	j.rec = chunkRec{
 		hash: xxhash.Sum64(j.raw),
 		crc:  crc32.ChecksumIEEE(j.raw),
 		raw:  uint32(len(j.raw)),
+		enc:  uint32(len(j.raw)),
 	}
-	j.out = j.raw
-	enc := e.states
-	if j.aux {
-		enc = e.aux
-	}
-	if enc != nil && len(j.raw) > 0 {
-		out, used, err := enc.Encode(j.enc[:0], j.raw)
-		if err != nil {
-			j.err = err
-			return
-		}
-		j.enc = out
-		if used != codec.Raw && len(out) < len(j.raw) {
-			j.out, j.rec.codec = out, used
-		}
-	}
-	j.rec.enc = uint32(len(j.out))
 }

@@ -354,7 +354,7 @@ func grow(b []byte, n int) []byte {
 func (r *Reader) corrupt(entry, chunk int, err error) error {
 	what := fmt.Sprintf("entry %d, chunk %d", entry, chunk)
 	e := &r.entries[entry]
-	if layer, _ := r.lay.at(e.flags, chunk-int(e.first)); layer >= 0 {
+	if layer, _ := r.lay.at(e, chunk-int(e.first)); layer >= 0 {
 		what += fmt.Sprintf(" (layer %d)", r.meta.Layers[layer])
 	}
 	return &CorruptError{Path: r.path, Offset: r.chunks[chunk].off, What: what, Err: err}

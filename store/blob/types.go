@@ -14,7 +14,8 @@ type Meta struct {
 	Blob        uint32   `json:"blob"`
 	Layers      []int    `json:"layers"` // residual stream after k layers, ascending
 	Hidden      int      `json:"hidden_size"`
-	DType       string   `json:"dtype"` // bf16, fp16, fp32, fp8
+	DType       string   `json:"dtype"`                  // bf16, fp16, fp32, fp8
+	Source      string   `json:"source_dtype,omitempty"` // fp8: what a Writer is given and quantizes; "": fp8 rows
 	LastPreNorm bool     `json:"last_prenorm"`
 	Codec       string   `json:"codec"`          // raw, lz4, lz4-planes, dense: the one asked for
 	ChunkBytes  int      `json:"chunk_bytes"`    // raw bytes a chunk aims at; 0: DefaultChunkBytes
@@ -59,6 +60,20 @@ func (m Meta) RowBytes() int {
 	return m.Hidden * DTypeSize(m.DType)
 }
 
+// GivenDType is the dtype of the rows that a Writer is given.
+func (m Meta) GivenDType() string {
+	if m.Source != "" {
+		return m.Source
+	}
+	return m.DType
+}
+
+// GivenRowBytes is the size of one layer's row as a Writer is given it.
+func (m Meta) GivenRowBytes() int {
+	m.DType = m.GivenDType()
+	return m.RowBytes()
+}
+
 // DTypeSize returns the bytes of one value, 0 for an unknown dtype.
 func DTypeSize(dtype string) int {
 	switch dtype {
@@ -86,6 +101,8 @@ func (m Meta) Validate() error {
 		return fmt.Errorf("hidden_size %d: want 1 to %d", m.Hidden, maxHidden)
 	case DTypeSize(m.DType) == 0:
 		return fmt.Errorf("dtype %q: want bf16, fp16, fp32 or fp8", m.DType)
+	case m.Source != "" && (m.DType != "fp8" || m.Source == "fp8" || DTypeSize(m.Source) == 0):
+		return fmt.Errorf("source_dtype %q for dtype %q: only fp8 is made from another, from bf16, fp16 or fp32", m.Source, m.DType)
 	case m.ChunkBytes < 1 || m.ChunkBytes > maxChunk:
 		return fmt.Errorf("chunk_bytes %d: want 1 to %d", m.ChunkBytes, maxChunk)
 	}

@@ -86,8 +86,10 @@ func (v *verifier) entry(ctx context.Context, i int) error {
 		if err == nil && crc32.ChecksumIEEE(v.s.raw) != c.crc {
 			err = errChecksum
 		}
-		layer, block := v.lay.at(e.flags, k)
-		if err == nil && layer < 0 && block > 0 && c.raw > 0 {
+		layer, block := v.lay.at(e, k)
+		if err == nil && block == lossChunk {
+			_, err = v.parseLosses(e, v.s.raw)
+		} else if err == nil && layer < 0 && block > 0 && c.raw > 0 {
 			err = v.checkBits(i, block)
 		}
 		if err == nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
@@ -35,7 +36,10 @@ type Writer struct {
 	meta Meta
 	lay  layout
 	sel  struct{ supervised, tail bool }
+	row  int // bytes of a layer's row as it is given
 	pipe *pipeline
+
+	losses []Loss // of the entry whose chunks the sink gets
 
 	chunks  []chunkRec // by the sink, in order; read after the pipeline stopped
 	entries []entryRec
@@ -65,12 +69,17 @@ type WriterOptions struct {
 }
 
 // WriterMemory is the most that a Writer of m keeps of states, in bytes, whatever
-// it writes: raw and encoded form of each chunk under way.
+// it writes: raw and encoded form of each chunk under way, and the rows that it
+// was given where they are others.
 func WriterMemory(m Meta, threads int) int64 {
 	if m.ChunkBytes == 0 {
 		m.ChunkBytes = DefaultChunkBytes
 	}
-	return 2 * int64(jobs(m, threads)) * int64(m.blockRows()*m.RowBytes())
+	rows := 2 * m.RowBytes()
+	if m.Source != "" {
+		rows += m.GivenRowBytes()
+	}
+	return int64(jobs(m, threads)) * int64(m.blockRows()*rows)
 }
 
 // jobs is how many chunks may be under way: a block being filled, one waiting,
@@ -107,7 +116,7 @@ func Create(path string, m Meta, o WriterOptions) (*Writer, error) {
 			return nil, fmt.Errorf("blob %s: %w", path, err)
 		}
 	}
-	w := &Writer{fs: o.FS, path: path, meta: m, lay: newLayout(m), hash: xxhash.New()}
+	w := &Writer{fs: o.FS, path: path, meta: m, lay: newLayout(m), row: m.GivenRowBytes(), hash: xxhash.New()}
 	if w.sel.supervised, w.sel.tail, err = parseSelection(m.Rows); err != nil {
 		return nil, err
 	}
@@ -134,6 +143,9 @@ func (w *Writer) write(b []byte) {
 
 // sink runs on the pipeline's goroutine, chunk by chunk in order.
 func (w *Writer) sink(j *job) error {
+	if err := w.count(j); err != nil {
+		return err
+	}
 	j.rec.off = w.size
 	w.chunks = append(w.chunks, j.rec)
 	_, _ = w.hash.Write(j.out)
@@ -210,7 +222,10 @@ func (w *Writer) Begin(e Entry, ids []uint32, mask []byte) error {
 	if keep.last != nil || keep.others != nil && w.lay.layers > 1 {
 		rec.flags = flagSelected
 	}
-	rec.chunks = uint32(w.lay.heads(rec.flags) + w.lay.blocks(e.Rows)*w.lay.layers)
+	if w.meta.Source != "" {
+		rec.flags |= flagLosses
+	}
+	rec.chunks = uint32(w.lay.count(rec.flags, e.Rows))
 	if err := w.add(rec); err != nil {
 		return err
 	}
@@ -236,18 +251,18 @@ func (w *Writer) putAux(raw []byte) {
 		_ = w.fail(err)
 		return
 	}
-	j.raw, j.aux = append(j.raw, raw...), true
+	j.raw, j.kind = append(j.raw, raw...), ofAux
 	w.pipe.put(j)
 }
 
 // Rows appends rows of the entry begun: row-major [n, layers, hidden] in
-// Meta.DType. data may be reused once Rows returns. When ctx ends it, the blob
+// Meta.GivenDType. data may be reused once Rows returns. When ctx ends it, the blob
 // can only be aborted.
 func (w *Writer) Rows(ctx context.Context, data []byte, n int) error {
 	if err := w.ready("Rows", true); err != nil {
 		return err
 	}
-	step := w.lay.layers * w.lay.rowBytes
+	step := w.lay.layers * w.row
 	if n < 0 || len(data) != n*step {
 		return w.fail(fmt.Errorf("entry %d: %d bytes for %d rows of %d", len(w.entries)-1, len(data), n, step))
 	}
@@ -265,7 +280,11 @@ func (w *Writer) Rows(ctx context.Context, data []byte, n int) error {
 		}
 		k := min(n, to-c.have)
 		for l, j := range c.blocks {
-			j.raw = w.gather(j.raw, data[l*w.lay.rowBytes:], c.keep.layer(l, w.lay.layers), c.have, k)
+			to := &j.raw
+			if w.meta.Source != "" {
+				to = &j.given
+			}
+			*to = w.gather(*to, data[l*w.row:], c.keep.layer(l, w.lay.layers), c.have, k)
 		}
 		data, n, c.have = data[k*step:], n-k, c.have+k
 		if c.have == to {
@@ -286,6 +305,10 @@ func (w *Writer) openBlock(ctx context.Context, from, to int) error {
 		if err != nil {
 			return err
 		}
+		if w.meta.Source != "" {
+			j.given = slices.Grow(j.given, rows*w.row)
+		}
+		j.layer = l
 		w.cur.blocks[l] = j
 	}
 	return nil
@@ -294,7 +317,7 @@ func (w *Writer) openBlock(ctx context.Context, from, to int) error {
 // putBlock submits the block's chunks, in the order of layers.
 func (w *Writer) putBlock() {
 	for l, j := range w.cur.blocks {
-		w.info.RawBytes += int64(len(j.raw))
+		w.info.RawBytes += int64((len(j.raw) + len(j.given)) / w.row * w.lay.rowBytes)
 		w.pipe.put(j)
 		w.cur.blocks[l] = nil
 	}
@@ -303,7 +326,7 @@ func (w *Writer) putBlock() {
 // gather appends one layer's part of rows [first, first+n) to dst; src begins at
 // that part of the first row.
 func (w *Writer) gather(dst, src []byte, keep bitmap, first, n int) []byte {
-	rb, step := w.lay.rowBytes, w.lay.layers*w.lay.rowBytes
+	rb, step := w.row, w.lay.layers*w.row
 	for r := range n {
 		if keep == nil || keep.has(first+r) {
 			dst = append(dst, src[r*step:][:rb]...)
@@ -321,7 +344,10 @@ func (w *Writer) End() error {
 		return w.fail(fmt.Errorf("entry %d: End after %d of %d rows", len(w.entries)-1, w.cur.have, w.cur.rows))
 	}
 	w.cur = nil
-	return nil
+	if w.meta.Source != "" {
+		w.putLosses()
+	}
+	return w.err
 }
 
 // Skip records the next entry as absent (quarantined), with a reason, of which

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // fp8 rows hold one fp32 scale and one e4m3 byte a value (the "fn" variant:
@@ -17,62 +18,128 @@ const (
 // FP8RowBytes is the size of an fp8 row of hidden values.
 func FP8RowBytes(hidden int) int { return fp8ScaleSize + hidden }
 
-// QuantizeRows appends src, whole rows of hidden bf16 or fp32 values, to dst as
-// fp8 rows of FP8RowBytes(hidden). This loses precision: of a row whose largest
-// magnitude is a, each value x comes back as some y with
+// RowLoss is what quantizing rows cost, in relative errors of rows: the length
+// of what was lost over the length of the row.
+type RowLoss struct {
+	Rows     int64
+	Sum, Max float64
+}
+
+// Quantizer turns rows into fp8 rows. It serves one goroutine at a time.
+type Quantizer struct {
+	dtype  string
+	size   int // bytes of a value given
+	hidden int
+	values []float32
+	e4m3   *[256]float32
+}
+
+// NewQuantizer makes a Quantizer of rows of hidden bf16, fp16 or fp32 values.
+func NewQuantizer(dtype string, hidden int) (*Quantizer, error) {
+	if hidden <= 0 {
+		return nil, fmt.Errorf("quantize rows of %d values", hidden)
+	}
+	q := &Quantizer{dtype: dtype, size: 2, hidden: hidden, values: make([]float32, hidden), e4m3: e4m3Values()}
+	switch dtype {
+	case "bf16", "fp16":
+	case "fp32":
+		q.size = 4
+	default:
+		return nil, fmt.Errorf("quantize rows: dtype %q (want bf16, fp16 or fp32)", dtype)
+	}
+	return q, nil
+}
+
+// Rows appends src, whole rows, to dst as fp8 rows of FP8RowBytes(hidden) and
+// returns what that cost. This loses precision: of a row whose largest magnitude
+// is a, each value x comes back as some y with
 //
 //	|x - y| <= max(|x|, s/64) / 16 * (1 + 2^-20)   where s = max(a/448, 2^-126)
 //
 // so within a sixteenth of values down to a/28672 and within about a/458752
 // below, and in bf16 with the rounding of that added (2^-9 |y|). The largest
 // magnitude itself comes back within 2^-22 of it, zeros as zeros of their sign.
-// Rows with NaN or infinities are refused. Equal rows give equal bytes on every
-// machine.
-func QuantizeRows(dst, src []byte, dtype string, hidden int) ([]byte, error) {
-	size, err := quantizable(dtype, hidden)
-	if err != nil {
-		return dst, fmt.Errorf("quantize rows: %w", err)
+// Rows with NaN or infinities are refused. Equal rows give equal bytes and equal
+// losses on every machine.
+func (q *Quantizer) Rows(dst, src []byte) ([]byte, RowLoss, error) {
+	var loss RowLoss
+	step := q.size * q.hidden
+	if len(src)%step != 0 {
+		return dst, loss, fmt.Errorf("quantize rows: %d bytes are no whole rows of %d %s values", len(src), q.hidden, q.dtype)
 	}
-	if len(src)%(size*hidden) != 0 {
-		return dst, fmt.Errorf("quantize rows: %d bytes are no whole rows of %d %s values", len(src), hidden, dtype)
+	for ; len(src) > 0; src = src[step:] {
+		most, ok := q.load(src[:step])
+		if !ok {
+			return dst, loss, fmt.Errorf("quantize row %d: it has values that are not finite, which fp8 rows cannot hold", loss.Rows)
+		}
+		var off float64
+		dst, off = q.row(dst, most)
+		loss.Rows++
+		loss.Sum += off
+		loss.Max = max(loss.Max, off)
 	}
-	values := make([]float32, hidden)
-	for row := 0; len(src) > 0; row++ {
-		var most float32
+	return dst, loss, nil
+}
+
+// load reads a row; most is its largest magnitude.
+func (q *Quantizer) load(src []byte) (most float32, finite bool) {
+	values, top := q.values, uint32(0)
+	switch q.dtype {
+	case "bf16":
 		for i := range values {
-			v := widen(src[size*i:], size)
-			if math.Float32bits(v)&0x7f800000 == 0x7f800000 {
-				return dst, fmt.Errorf("quantize row %d: value %d is %v, which fp8 rows cannot hold", row, i, v)
-			}
-			values[i] = v
-			most = max(most, float32(math.Abs(float64(v))))
+			b := uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16
+			values[i], top = math.Float32frombits(b), max(top, b&0x7fffffff)
 		}
-		// Not below the normal numbers, or the quotient could overflow.
-		scale := max(most/fp8Max, 0x1p-126)
-		dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(scale))
-		for _, v := range values {
-			dst = append(dst, toE4M3(v/scale))
+	case "fp16":
+		for i := range values {
+			b := halfBits(binary.LittleEndian.Uint16(src[2*i:]))
+			values[i], top = math.Float32frombits(b), max(top, b&0x7fffffff)
 		}
-		src = src[size*hidden:]
+	default:
+		for i := range values {
+			b := binary.LittleEndian.Uint32(src[4*i:])
+			values[i], top = math.Float32frombits(b), max(top, b&0x7fffffff)
+		}
 	}
-	return dst, nil
+	return math.Float32frombits(top), top < 0x7f800000
+}
+
+// row appends the row that was loaded and returns its relative error.
+func (q *Quantizer) row(dst []byte, most float32) ([]byte, float64) {
+	// Not below the normal numbers, or the quotient could overflow.
+	scale := max(most/fp8Max, 0x1p-126)
+	dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(scale))
+	at := len(dst)
+	dst = slices.Grow(dst, q.hidden)[:at+q.hidden]
+	out, wide := dst[at:], float64(scale)
+	var lost, all float64
+	for i, v := range q.values {
+		c := toE4M3(v / scale)
+		out[i] = c
+		x := float64(v)
+		d := x - wide*float64(q.e4m3[c]) // the product is exact
+		// Rounded before they are added, so that no machine fuses the two.
+		lost += float64(d * d)
+		all += float64(x * x)
+	}
+	if all == 0 {
+		return dst, 0
+	}
+	return dst, math.Sqrt(lost / all)
 }
 
 // DequantizeRows appends src, whole fp8 rows of hidden values, to dst as bf16 or
 // fp32 values. It refuses rows that QuantizeRows does not give: a scale that is
 // no positive normal number, or a value that is NaN.
 func DequantizeRows(dst, src []byte, dtype string, hidden int) ([]byte, error) {
-	size, err := quantizable(dtype, hidden)
-	if err != nil {
-		return dst, fmt.Errorf("dequantize rows: %w", err)
+	size := map[string]int{"bf16": 2, "fp32": 4}[dtype]
+	if size == 0 || hidden <= 0 {
+		return dst, fmt.Errorf("dequantize rows of %d values to dtype %q (want bf16 or fp32)", hidden, dtype)
 	}
 	if len(src)%FP8RowBytes(hidden) != 0 {
 		return dst, fmt.Errorf("dequantize rows: %d bytes are no whole fp8 rows of %d values", len(src), hidden)
 	}
-	var e4m3 [256]float32
-	for i := range e4m3 {
-		e4m3[i] = fromE4M3(byte(i))
-	}
+	e4m3 := e4m3Values()
 	most := float32(math.MaxFloat32)
 	if size == 2 {
 		most = math.Float32frombits(0x7f7f0000)
@@ -100,26 +167,16 @@ func DequantizeRows(dst, src []byte, dtype string, hidden int) ([]byte, error) {
 	return dst, nil
 }
 
-// quantizable returns the bytes of a value that goes to fp8 and back.
-func quantizable(dtype string, hidden int) (int, error) {
-	if hidden <= 0 {
-		return 0, fmt.Errorf("rows of %d values", hidden)
+// halfBits returns the bits of an fp16 value as fp32.
+func halfBits(h uint16) uint32 {
+	sign, rest := uint32(h&0x8000)<<16, uint32(h&0x7fff)
+	switch {
+	case rest >= 0x7c00: // infinity and NaN
+		return sign | 0x7f800000 | rest<<13
+	case rest >= 0x0400:
+		return sign | rest<<13 + (127-15)<<23
 	}
-	switch dtype {
-	case "bf16":
-		return 2, nil
-	case "fp32":
-		return 4, nil
-	}
-	return 0, fmt.Errorf("dtype %q (want bf16 or fp32)", dtype)
-}
-
-// widen reads a bf16 (size 2) or fp32 value.
-func widen(b []byte, size int) float32 {
-	if size == 2 {
-		return math.Float32frombits(uint32(binary.LittleEndian.Uint16(b)) << 16)
-	}
-	return math.Float32frombits(binary.LittleEndian.Uint32(b))
+	return sign | math.Float32bits(float32(rest)*0x1p-24)
 }
 
 // toE4M3 rounds v to the nearest e4m3 value, ties to even, and to the largest
@@ -128,11 +185,19 @@ func toE4M3(v float32) byte {
 	b := math.Float32bits(v)
 	sign := byte(b >> 24 & 0x80)
 	b &= 0x7fffffff
-	if b < 0x3c800000 { // below 2^-6, where the exponent ends: steps of 2^-9
-		return sign | byte(math.RoundToEven(float64(math.Float32frombits(b))*512))
+	if b < 0x3c800000 { // below 2^-6, where the exponent ends: steps of 2^-9, which are those of numbers at 2^14
+		return sign | byte(math.Float32bits(math.Float32frombits(b)+0x1p14))
 	}
 	b = (b + 0x7ffff + b>>20&1) >> 20
 	return sign | byte(min(b-(127-7)<<3, fp8NaN-1))
+}
+
+func e4m3Values() *[256]float32 {
+	var v [256]float32
+	for i := range v {
+		v[i] = fromE4M3(byte(i))
+	}
+	return &v
 }
 
 // fromE4M3 returns the value of c, NaN for 0x7f and 0xff.

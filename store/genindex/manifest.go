@@ -39,6 +39,17 @@ type Manifest struct {
 	Files       []ManifestFile `json:"files"` // blobs, index.ebi, target_head.safetensors, by name
 	Needs       []Need         `json:"needs"` // older generations the index points into
 	Quarantined int64          `json:"quarantined"`
+	// Quantization is what fp8 cost in the generation's own blobs, by layer.
+	Quantization []Quantization `json:"quantization,omitempty"`
+}
+
+// Quantization is the relative error of a layer's rows: what was lost of a row
+// over the row, by length.
+type Quantization struct {
+	Layer int     `json:"layer"`
+	Rows  int64   `json:"rows"`
+	Mean  float64 `json:"mean_error"`
+	Max   float64 `json:"max_error"`
 }
 
 // IdentityPart is one key and value of a generation's identity.

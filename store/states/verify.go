@@ -53,6 +53,9 @@ type VerifyOptions struct {
 	Skip func(name string) bool
 	// Done is told of each file that was looked at; may be nil.
 	Done func(name string, read int64)
+	// Sound looks further at a blob, open, that is what was committed; its error is
+	// a problem. May be nil.
+	Sound func(*blob.Reader) error
 	// Owned says whose extra files are no problem; may be nil.
 	Owned func(name string) bool
 }
@@ -171,6 +174,10 @@ func (v *verifier) blob(path string, f genindex.ManifestFile, found bool) error 
 	}
 	if hash != f.Hash {
 		v.problem(f.Name, fmt.Errorf("is a sound blob, but not the one that was committed: hash %s, want %s", hash, f.Hash))
+	} else if v.o.Sound != nil {
+		if err := v.o.Sound(r); err != nil {
+			v.problem(f.Name, err)
+		}
 	}
 	return v.pace(n)
 }

@@ -70,6 +70,11 @@ func writeAll(t *testing.T, dir string) {
 			newCase(t, dir, codec+"-"+dtype, m).sealed(1)
 		}
 	}
+	for _, source := range []string{"bf16", "fp32"} {
+		m := meta("lz4-planes", "fp8")
+		m.Source = source
+		newCase(t, dir, "fp8-from-"+source, m).sealed(1)
+	}
 	m := meta("lz4-planes", "bf16")
 	c := newCase(t, dir, "older", m)
 	c.sealed(3)
@@ -124,11 +129,13 @@ type testCase struct {
 	dir  string // of the generations
 	meta blob.Meta
 	hash map[uint32]string
+
+	losses []blob.Loss // of the blobs written
 }
 
 func newCase(t *testing.T, dir, name string, m blob.Meta) *testCase {
 	t.Helper()
-	c := &testCase{t, &fsx.FS{}, filepath.Join(dir, name, "generations"), m, map[uint32]string{}}
+	c := &testCase{t, &fsx.FS{}, filepath.Join(dir, name, "generations"), m, map[uint32]string{}, nil}
 	return c
 }
 
@@ -200,6 +207,12 @@ func (c *testCase) writeBlob(no int, samples []sample) genindex.ManifestFile {
 	}
 	info, err := w.Commit(ctx)
 	c.ok(err)
+	for l, x := range info.Losses {
+		if c.losses == nil {
+			c.losses = make([]blob.Loss, len(m.Layers))
+		}
+		c.losses[l].Add(x)
+	}
 	return genindex.ManifestFile{Name: name, Bytes: info.Bytes, Hash: info.Hash}
 }
 
@@ -309,8 +322,12 @@ func (c *testCase) seal(files []genindex.ManifestFile, needs []genindex.Need, ex
 	gen := c.meta.Generation
 	var err error
 	files = append(files, c.file("index.ebi"))
+	var lost []genindex.Quantization
+	for l, x := range c.losses {
+		lost = append(lost, genindex.Quantization{Layer: c.meta.Layers[l], Rows: x.Rows, Mean: x.Mean(), Max: x.Max})
+	}
 	c.hash[gen], err = genindex.WriteManifest(c.fs, c.path(gen, ""), genindex.Manifest{
-		Generation: gen, Name: "test", Kind: "states", Meta: c.meta, Samples: int64(len(expect)), Files: files, Needs: needs,
+		Generation: gen, Name: "test", Kind: "states", Meta: c.meta, Samples: int64(len(expect)), Files: files, Needs: needs, Quantization: lost,
 	})
 	c.ok(err)
 	c.expect(gen, expect)
@@ -334,13 +351,14 @@ func (c *testCase) expect(gen uint32, w []want) {
 // states returns the rows of s; tests/conftest.py computes the same.
 func states(m blob.Meta, s sample) []byte {
 	var b []byte
+	dtype := m.GivenDType()
 	for t := range s.rows {
 		for _, k := range m.Layers {
-			if m.DType == "fp8" {
+			if dtype == "fp8" {
 				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(1.5))
 			}
 			for col := range m.Hidden {
-				b = appendValue(b, m.DType, hash(s.seed, uint32(t), uint32(k), uint32(col)), s.seed)
+				b = appendValue(b, dtype, hash(s.seed, uint32(t), uint32(k), uint32(col)), s.seed)
 			}
 		}
 	}

@@ -16,7 +16,7 @@ ENTRY = np.dtype([("sample", "<u8"), ("dataset", "<u4"), ("rows", "<u4"), ("toke
                   ("first", "<u4"), ("chunks", "<u4"), ("flags", "<u4"), ("reason", "<u4")])
 CHUNK = np.dtype([("xxh64", "<u8"), ("crc32", "<u4"), ("raw", "<u4"), ("enc", "<u4"), ("codec", "u1"),
                   ("reserved", "u1", 3)])
-ABSENT, SELECTED = 1, 2
+ABSENT, SELECTED, ERRORS = 1, 2, 4
 MAX_CHUNK = 64 << 20
 MAX_ROWS = 1 << 26
 MAX_FOOTER = 256 << 20
@@ -48,6 +48,9 @@ class Meta:
         self.dtype = text(path, j, "dtype")
         if self.dtype not in BITS:
             raise CorruptError(path, f"dtype {self.dtype!r}")
+        self.source_dtype = text(path, j, "source_dtype")
+        if self.source_dtype not in ("", "bf16", "fp16", "fp32") or (self.source_dtype and self.dtype != "fp8"):
+            raise CorruptError(path, f"dtype {self.dtype!r} made from {self.source_dtype!r}")
         self.row_values = self.hidden_size + (4 if self.dtype == "fp8" else 0)
         self.row_bytes = self.row_values * np.dtype(BITS[self.dtype]).itemsize
         # 0: not said, as the description of an index may have it; a blob must say.
@@ -105,16 +108,17 @@ class Blob:
         def need(ok, what):
             if not np.all(ok):
                 raise CorruptError(self.file.path, what, end)
-        absent, selected = (e["flags"] & ABSENT) != 0, (e["flags"] & SELECTED) != 0
-        need(e["flags"] <= 3, "unknown flags of an entry")
-        need(~(absent & selected), "flags of an entry that exclude each other")
+        absent, selected, errors = ((e["flags"] & bit) != 0 for bit in (ABSENT, SELECTED, ERRORS))
+        need(e["flags"] <= 7, "unknown flags of an entry")
+        need(~absent | (e["flags"] == ABSENT), "flags of an entry that exclude each other")
+        need(~errors | (m.dtype == "fp8"), "errors of an entry that is not fp8")
         need(e["dataset"] < len(m.datasets), "dataset number of an entry")
         need((e["rows"] >= 1) & (e["rows"] <= MAX_ROWS), "rows of an entry")
         need(absent | (e["reason"] == 0), "a reason for an entry that is not absent")
         need(e["reason"].sum(dtype=np.int64) == reasons, "reasons that do not add up")
         L, R = len(m.layers), m.block_rows
         rows = e["rows"].astype(np.int64)
-        want = np.where(absent, 0, 2 + np.where(selected, L, 0) + L * -(-rows // R))
+        want = np.where(absent, 0, 2 + np.where(selected, L, 0) + L * -(-rows // R) + errors)
         need(e["chunks"] == want, "chunks of an entry")
         need(e["first"] == np.cumsum(want) - want, "first chunk of an entry")
         need(want.sum() == len(c), "chunks that do not add up")
@@ -128,13 +132,15 @@ class Blob:
         n, maps = rows[owner], np.where(selected[owner], L, 0)
         block = (k - 2 - maps) // L
         full = np.clip(n - block * R, 0, R) * m.row_bytes
-        state, is_map = k >= 2 + maps, (k >= 2) & (k < 2 + maps)
+        is_error = errors[owner] & (k == want[owner] - 1)
+        state, is_map = (k >= 2 + maps) & ~is_error, (k >= 2) & (k < 2 + maps)
         need(raw[k == 0] == 4 * n[k == 0], "length of ids")
         need(raw[k == 1] == -(-n[k == 1] // 8), "length of a mask")
         need(((raw == 0) | (raw == -(-n // 8)))[is_map], "length of a row map")
         part = selected[owner] & (raw % m.row_bytes == 0) & (raw <= full)
         need(((raw == full) | part)[state], "length of a block")
         need((codec[~state] <= 1), "codec of ids, mask or row map")
+        need((raw == 8 * L)[is_error] & (codec == 0)[is_error], "length or codec of errors")
         need(np.where(codec == 0, enc == raw, enc + raw // 50 < raw), "encoded length of a chunk")
         need(raw[codec == 1] <= 255 * enc[codec == 1], "encoded length of an lz4 chunk")
         need(enc.sum() + begin == end, "encoded lengths that do not add up")
@@ -191,6 +197,17 @@ class Blob:
         if not e["flags"] & SELECTED or self.chunks["raw"][i] == 0:
             return None
         return self._bits(i, int(e["rows"]))
+
+    def errors(self, entry):
+        """(mean, greatest) relative error of the rows of each layer: float32 [layers, 2]; None where none is known."""
+        e = self.entries[entry]
+        if not e["flags"] & ERRORS:
+            return None
+        i = int(e["first"]) + int(e["chunks"]) - 1
+        v = self._small(i).view("<f4").reshape(-1, 2)
+        if not ((v >= 0) & (v <= 1)).all() or (v[:, 0].astype(np.float64) > v[:, 1] * (1 + 2.0**-20)).any():
+            raise CorruptError(self.file.path, f"chunk {i}: impossible errors", int(self._starts[i]))
+        return v
 
     def states(self, entry, layers, outs):
         """Reads the first rows of some layers (indexes) into arrays of BITS [rows, row_values].

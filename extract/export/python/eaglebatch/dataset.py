@@ -91,6 +91,12 @@ class Dataset:
         return self._generation.check_file(name)
 
     @property
+    def quantization(self):
+        """What fp8 cost in the blobs of this generation itself, by layer: {layer: {"rows", "mean_error", "max_error"}}, in
+        relative errors of rows; empty where nothing was lost, or the generation is still being extracted."""
+        return self._generation.quantization
+
+    @property
     def lengths(self):
         """The tokens of each sample: int64 [len(self)]."""
         r, parts = self._range, []
@@ -126,7 +132,7 @@ class Sample:
             "entry": int(p["entry"]), "tokens": self._rows, "last_prenorm": dataset.meta.last_prenorm,
             "model": dataset.meta.model, "engine": self._blob.meta.engine}
         self._ids = self._mask = None
-        self._bits, self._maps = {}, {}
+        self._bits, self._maps, self._errors = {}, {}, False
 
     def __len__(self):
         return self._rows
@@ -153,6 +159,14 @@ class Sample:
             self._maps[i] = np.ones(self._rows, bool) if m is None else m[:self._rows].astype(bool)
         return self._maps[i]
 
+    def quantization_error(self, layer):
+        """(mean, greatest) relative error of a layer's rows against what the engine gave, over the whole stored sample;
+        None where nothing was lost or it is not known."""
+        i = self._index(layer)
+        if self._errors is False:
+            self._errors = self._blob.errors(self._entry)
+        return None if self._errors is None else (float(self._errors[i, 0]), float(self._errors[i, 1]))
+
     def _index(self, layer):
         try:
             return self.layers.index(layer)
@@ -178,7 +192,9 @@ class Sample:
         return [self._bits[i] for i in want]
 
     def states(self, layer):
-        """One layer's states: [tokens, hidden], float32 (exact for bf16 and fp8), or float16 for fp16."""
+        """One layer's states: [tokens, hidden], float32 (exactly what is stored), or float16 for fp16.
+
+        What is stored as fp8 has lost precision: quantization_error says how much."""
         return as_numpy(self.read([layer])[0], self.dtype)
 
     def tensor(self, layer):
@@ -187,7 +203,7 @@ class Sample:
 
     def __getstate__(self):
         if self._blob is not None:
-            self.ids, self.mask, self.read(), [self.stored(k) for k in self.layers]
+            self.ids, self.mask, self.read(), [self.stored(k) for k in self.layers], self.quantization_error(self.layers[0])
         return {**self.__dict__, "_blob": None}
 
 
@@ -201,6 +217,7 @@ def _e4m3():
 
 
 E4M3 = _e4m3()
+LARGEST = np.finfo(np.float32).max
 
 
 def as_numpy(bits, dtype):
@@ -210,7 +227,13 @@ def as_numpy(bits, dtype):
         np.left_shift(bits, np.uint32(16), out=out, dtype=np.uint32)
         return out.view(np.float32)
     if dtype == "fp8":
-        return E4M3[bits[:, 4:]] * bits[:, :4].copy().view("<f4")
+        scale = bits[:, :4].copy().view("<f4")
+        out = np.take(E4M3, bits[:, 4:])
+        with np.errstate(over="ignore"):
+            np.multiply(out, scale, out=out)
+        if len(scale) and scale.max() > 2.0**118:  # rounding may take the largest numbers over the edge
+            np.clip(out, -LARGEST, LARGEST, out=out)
+        return out
     return bits.view("<f2" if dtype == "fp16" else "<f4")
 
 

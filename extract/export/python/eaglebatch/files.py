@@ -94,6 +94,14 @@ def number(path, obj, key, low, high, default=None):
     return v
 
 
+def real(path, obj, key):
+    """A number of obj."""
+    v = obj.get(key)
+    if type(v) not in (int, float):
+        raise CorruptError(path, f"{key} is {v!r}, expected a number")
+    return v
+
+
 def text(path, obj, key, default=""):
     v = obj.get(key, default)
     if not isinstance(v, str):

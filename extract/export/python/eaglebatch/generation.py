@@ -10,7 +10,7 @@ import threading
 
 from .blob import Blob
 from .errors import CorruptError, EaglebatchError, LeaseError, NewerError
-from .files import number, parse_json, text, xxh64
+from .files import number, parse_json, real, text, xxh64
 from .index import Index
 
 MANIFEST = "MANIFEST.json"
@@ -128,6 +128,17 @@ class Generation:
     def _check_fork(self):
         if self._pid != os.getpid():  # a lock that another thread of the parent held stays locked for ever
             self._fresh()
+
+    @property
+    def quantization(self):
+        path, out = os.path.join(self.path, MANIFEST), {}
+        rows = self.manifest.get("quantization") or []
+        if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
+            raise CorruptError(path, "quantization is not a list of objects")
+        for r in rows:
+            out[number(path, r, "layer", 0, 2**31)] = {"rows": number(path, r, "rows", 0, 2**63), **{
+                key: float(real(path, r, key)) for key in ("mean_error", "max_error")}}
+        return out
 
     def blob_path(self, no):
         return os.path.join(self.path, f"blob-{no:06d}.ebb")
