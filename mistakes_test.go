@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -35,4 +36,49 @@ func TestLostBlobIsComputedAnew(t *testing.T) {
 	}
 	eagle(t, "check", "--full", "-q", "-c", config, "3").want(t, 0)
 	eagle(t, "compare", "-q", "-c", config, "3", "3").want(t, 0)
+}
+
+// TestStatSeesMergedSince: stat does not call a workspace done while samples
+// that were merged later are in no order.
+func TestStatSeesMergedSince(t *testing.T) {
+	config, _ := quickstart(t)
+	const line = "  - {name: C_tools, path: data/C_tools}\n"
+	whole, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit(t, config, line, "")
+	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic").want(t, 0)
+	if err := os.WriteFile(config, whole, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic").want(t, 4)
+	s := statOf(t, config)
+	for _, p := range s.Phases {
+		if want := map[bool]string{true: "done", false: "stale"}[p.Name == "merge"]; p.State != want {
+			t.Errorf("%s is %s, want %s", p.Name, p.State, want)
+		}
+	}
+	if !strings.Contains(s.Next, "run --redo shuffle") {
+		t.Errorf("next: %s", s.Next)
+	}
+	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic", "--redo", "shuffle").want(t, 0)
+	if s := statOf(t, config); !strings.Contains(s.Next, "nothing is left to do") {
+		t.Errorf("next: %s", s.Next)
+	}
+}
+
+// TestHintsRepeatWhatWasAsked: a printed command does what the refused one
+// would have done.
+func TestHintsRepeatWhatWasAsked(t *testing.T) {
+	config, _ := quickstart(t)
+	args := []string{"run", "-q", "-c", config, "--backend", "synthetic"}
+	eagle(t, args...).want(t, 0)
+	eagle(t, append(args, "--seed", "7", "--set", "plan.layers=[2,4]")...).want(t, 4).
+		says(t, "hint: eaglebatch run --redo shuffle --seed 7 --backend synthetic --set 'plan.layers=[2,4]' -c "+config)
+	eagle(t, "merge", "-q", "-c", config, "--work", t.TempDir(), "--max-rejects", "0").want(t, 4).
+		says(t, "hint: eaglebatch merge --accept-rejects", "-c "+config)
+	eagle(t, "export", "-c", config, "--to", "jsonl").want(t, 2).says(t, "--out PATH")
+	eagle(t, append(args, "--redo", "extract", "--limit", "1")...).want(t, 5).
+		says(t, "eaglebatch: stopped as asked; what was committed is kept", "the same command resumes")
 }

@@ -75,11 +75,16 @@ type Result struct {
 var (
 	// ErrNonsense: the engine answers, but its states cannot be those of the
 	// model asked for. It matches backend.ErrUnavailable too.
-	ErrNonsense = fmt.Errorf("states make no sense: %w", backend.ErrUnavailable)
+	ErrNonsense error = nonsense{}
 	// ErrQuarantined: more samples failed than may be missing; nothing is
 	// sealed.
 	ErrQuarantined = errors.New("too many samples quarantined")
 )
+
+type nonsense struct{}
+
+func (nonsense) Error() string { return "states make no sense" }
+func (nonsense) Unwrap() error { return backend.ErrUnavailable }
 
 // errOver ends sessions when there is nothing left to do.
 var errOver = errors.New("nothing left to do")

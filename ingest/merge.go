@@ -222,11 +222,9 @@ func (m *merger) judge(row store.DatasetRow) error {
 	return &store.DecisionError{
 		What: fmt.Sprintf("dataset %q: %d of %d lines were rejected; merge.max_rejects is %s (%d)",
 			row.Name, row.Rejected, row.Lines, m.o.MaxRejects, limit),
-		Details: append([]string{counts, "all of them: " + path, "the first:"}, details...),
-		Commands: []string{
-			"eaglebatch merge --accept-rejects " + row.Name,
-			"or raise merge.max_rejects in the configuration and run again",
-		},
+		Details: append(append([]string{counts, "all of them: " + path, "the first:"}, details...),
+			"accept them, or raise merge.max_rejects in the configuration and run again"),
+		Commands: []string{"eaglebatch merge --accept-rejects " + row.Name},
 	}
 }
 

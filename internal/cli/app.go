@@ -21,11 +21,13 @@ func newApp(e *env) *cli.App {
 		UsageText:            "eaglebatch [-c FILE] [--work DIR] COMMAND [options]",
 		HideVersion:          true,
 		EnableBashCompletion: true,
-		Writer:               e.out,
-		ErrWriter:            e.err,
-		Reader:               e.in,
-		ExitErrHandler:       func(*cli.Context, error) {},
-		Flags:                commonFlags(),
+		// "--set plan.layers=[2,30]" is one value.
+		DisableSliceFlagSeparator: true,
+		Writer:                    e.out,
+		ErrWriter:                 e.err,
+		Reader:                    e.in,
+		ExitErrHandler:            func(*cli.Context, error) {},
+		Flags:                     commonFlags(),
 		Commands: []*cli.Command{
 			e.runCommand(), e.initCommand(), e.mergeCommand(), e.shuffleCommand(), e.planCommand(),
 			e.gcCommand(), e.extractCommand(), e.statCommand(), e.checkCommand(), e.auditCommand(),

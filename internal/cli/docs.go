@@ -33,6 +33,8 @@ type statDoc struct {
 	Damage      string          `json:"damage,omitempty"`
 	Notes       []string        `json:"notes,omitempty"`
 	Next        string          `json:"next"`
+
+	outdated bool // samples were merged since the shuffle
 }
 
 type holderDoc struct {

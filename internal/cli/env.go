@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -80,15 +81,17 @@ func settingFlags(groups ...[]setting) []cli.Flag {
 	return append(out, &cli.StringSliceFlag{Name: "set", Usage: "override any key: `KEY=VALUE`, such as merge.vocab_size=32000"})
 }
 
+// given lists the settings that the command line overrides.
+func given(c *cli.Context) []setting {
+	all := slices.Concat(mergeSettings(), shuffleSettings(), planSettings(), extractSettings())
+	return slices.DeleteFunc(all, func(s setting) bool { return !c.IsSet(s.flag) })
+}
+
 // load reads the configuration with the command's overrides.
 func (e *env) load(c *cli.Context, extra ...config.Override) (config.Config, error) {
 	var over []config.Override
-	for _, g := range [][]setting{mergeSettings(), shuffleSettings(), planSettings(), extractSettings()} {
-		for _, s := range g {
-			if c.IsSet(s.flag) {
-				over = append(over, config.Override{Key: s.key, Value: c.String(s.flag), From: "--" + s.flag})
-			}
-		}
+	for _, s := range given(c) {
+		over = append(over, config.Override{Key: s.key, Value: c.String(s.flag), From: "--" + s.flag})
 	}
 	for _, kv := range c.StringSlice("set") {
 		k, v, ok := strings.Cut(kv, "=")
@@ -141,6 +144,19 @@ func (e *env) command(c *cli.Context, args string) string {
 		s += " --work " + quote(w)
 	}
 	return s
+}
+
+// sameRun renders a run with the settings that this command line overrides:
+// without them it would do something else than what was asked for.
+func (e *env) sameRun(c *cli.Context, args string) string {
+	args = "run " + args
+	for _, s := range given(c) {
+		args += " --" + s.flag + " " + quote(c.String(s.flag))
+	}
+	for _, kv := range c.StringSlice("set") {
+		args += " --set " + quote(kv)
+	}
+	return e.command(c, args)
 }
 
 func quote(s string) string {
@@ -207,7 +223,7 @@ func (s *session) close(err error) error {
 func (s *session) runner() *pipeline.Runner {
 	return &pipeline.Runner{
 		WS: s.ws, Reporter: s.rep, Now: time.Now,
-		Command: func(phase string) string { return s.command(s.c, "run --redo "+phase) },
+		Command: func(phase string) string { return s.sameRun(s.c, "--redo "+phase) },
 	}
 }
 

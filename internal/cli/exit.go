@@ -131,6 +131,9 @@ func (e *env) exit(err error) int {
 		e.showDecision(err, d)
 	case code == ExitInterrupted:
 		fmt.Fprintln(e.err, "eaglebatch: interrupted; what was committed is kept")
+	case code == ExitStopped: // asked for: no error
+		msg := err.Error()
+		fmt.Fprintf(e.err, "eaglebatch: %s; what was committed is kept\n", msg[max(0, strings.Index(msg, store.ErrStopped.Error())):])
 	default:
 		msg := strings.TrimPrefix(err.Error(), errUsage.Error()+": ")
 		fmt.Fprintf(e.err, "eaglebatch: error: %s\n", strings.ReplaceAll(msg, "\n", "\neaglebatch: error: "))
@@ -180,7 +183,7 @@ func hintFor(err error, code int) string {
 		return "check the engine with 'eaglebatch doctor', then run again; 'run --wait' tries again by itself"
 	case ExitDiskFull:
 		return "free space (see 'eaglebatch gc'), then run again; 'run --wait' goes on by itself"
-	case ExitInterrupted:
+	case ExitInterrupted, ExitStopped:
 		return "the same command resumes"
 	}
 	return ""

@@ -26,8 +26,8 @@ func (e *env) exportCommand() *cli.Command {
 			"replaced with --force.\n\n" + exitTable,
 		Flags: []cli.Flag{
 			jsonFlag(),
-			&cli.StringFlag{Name: "to", Usage: "`FORMAT`: jsonl", Required: true},
-			&cli.StringFlag{Name: "out", Usage: "directory, or for jsonl a file that ends in .jsonl[.gz|.zst|.lz4]", Required: true},
+			&cli.StringFlag{Name: "to", Usage: "`FORMAT`: jsonl"},
+			&cli.StringFlag{Name: "out", Usage: "directory, or for jsonl a file that ends in .jsonl[.gz|.zst|.lz4]"},
 			&cli.StringFlag{Name: "split", Usage: "only train or eval"},
 			&cli.StringFlag{Name: "compress", Usage: "jsonl: gz, zst or lz4"},
 			&cli.BoolFlag{Name: "segments", Usage: "jsonl: say where prompt, reasoning, response and tool calls end"},
@@ -40,6 +40,9 @@ func (e *env) exportCommand() *cli.Command {
 func (e *env) export(c *cli.Context) error {
 	if err := noArgs(c); err != nil {
 		return err
+	}
+	if c.String("to") == "" || c.String("out") == "" {
+		return withHint(usagef("export: give --to FORMAT and --out PATH"), "%s", e.command(c, "export --to jsonl --out samples"))
 	}
 	if s := c.String("split"); s != "" && s != "train" && s != "eval" {
 		return usagef("--split %q: want train or eval", s)

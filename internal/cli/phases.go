@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ func (j *job) mergePhase(o ingest.Options) pipeline.Phase {
 		},
 		Run: func(ctx context.Context) error {
 			_, err := ingest.Run(ctx, j.ws, o, j.rep)
-			return err
+			return j.addressed(err)
 		},
 		Reset:   func(ctx context.Context) error { return ingest.Reset(ctx, j.ws) },
 		Extends: appendsDatasets,
@@ -35,6 +36,19 @@ func (j *job) mergePhase(o ingest.Options) pipeline.Phase {
 			return "every dataset is read and stored again; states of samples that stay the same are kept"
 		},
 	}
+}
+
+// addressed makes the commands of a decision those for this configuration.
+func (j *job) addressed(err error) error {
+	var d *store.DecisionError
+	if errors.As(err, &d) {
+		for i, s := range d.Commands {
+			if args, ok := strings.CutPrefix(s, "eaglebatch "); ok {
+				d.Commands[i] = j.command(j.c, args)
+			}
+		}
+	}
+	return err
 }
 
 // appendsDatasets holds when only datasets were added at the end: what is

@@ -81,7 +81,7 @@ func (j *job) extractPhase(l limits, kind string, result *extract.Result) pipeli
 			r, err := extract.Run(ctx, j.ws, o, j.rep)
 			*result = r
 			if err == nil && r.Stopped {
-				return fmt.Errorf("extract: %w", store.ErrStopped)
+				return store.ErrStopped
 			}
 			return err
 		},

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -115,8 +116,27 @@ func (d *statDoc) rows(s *store.Snapshot) error {
 	o, ok, err := s.Order()
 	if ok {
 		d.Shuffle = shuffleDocOf(o)
+		d.outdate(rows, o)
 	}
 	return err
+}
+
+// outdate shows the phases behind the merge as stale where samples were merged
+// since. The ledger has them as done: only a redo gives up what they made.
+func (d *statDoc) outdate(rows []store.DatasetRow, o store.OrderRow) {
+	var merged int64
+	for _, r := range rows {
+		merged += r.Accepted
+	}
+	if merged == o.Merged {
+		return
+	}
+	for i := range d.Phases {
+		if p := &d.Phases[i]; p.Name != store.PhaseMerge && p.State == string(store.Done) {
+			p.State = string(store.Stale)
+			d.outdated = d.outdated || p.Name == store.PhaseShuffle
+		}
+	}
 }
 
 func (d *statDoc) plan(s *store.Snapshot) error {
@@ -207,6 +227,11 @@ func (e *env) next(c *cli.Context, d *statDoc) string {
 	}
 	for _, p := range d.Phases {
 		switch p.State {
+		case string(store.Stale):
+			if d.outdated {
+				return e.command(c, "run --redo shuffle") + " (datasets were merged since)"
+			}
+			return e.command(c, "run")
 		case string(store.Blocked):
 			return "decide: " + p.Error + "; 'eaglebatch run' prints the choices"
 		case string(store.Failed):
@@ -303,12 +328,14 @@ func (e *env) printStatPlan(d *statDoc) {
 			fmt.Fprintf(e.out, " and %s for eval", human.Count(s.Eval))
 		}
 	}
+	if d.Shuffle != nil {
+		fmt.Fprintln(e.out)
+	}
 	p := d.Plan
 	if p == nil {
-		fmt.Fprintln(e.out)
 		return
 	}
-	fmt.Fprintf(e.out, "\nplan       %s samples, %s tokens; %s new, %s reused, %s repeated; dropped %s, over-length %s, emptied %s\n",
+	fmt.Fprintf(e.out, "plan       %s samples, %s tokens; %s new, %s reused, %s repeated; dropped %s, over-length %s, emptied %s\n",
 		human.Count(p.Samples), human.Count(p.Tokens), human.Count(p.NewSamples), human.Count(p.Reused), human.Count(p.Repeated),
 		human.Count(p.Dropped), human.Count(p.OverLength), human.Count(p.Emptied))
 	fmt.Fprintf(e.out, "           layers %v, %s, %s a token: %s raw, %s expected in %d blobs",
@@ -336,6 +363,7 @@ func (e *env) printStatPlan(d *statDoc) {
 
 // printOutcomes shows predicted against actual, one line a generation.
 func (e *env) printOutcomes(list []plan.Outcome) {
+	list = slices.DeleteFunc(slices.Clone(list), func(o plan.Outcome) bool { return o.Predicted.Bytes == 0 }) // only points to others
 	for i, o := range list {
 		if i == 0 {
 			fmt.Fprintln(e.out)
