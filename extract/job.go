@@ -59,8 +59,8 @@ type job struct {
 	absent map[int]string // left out
 	closed bool           // committed or dropped
 
-	scored  sync.WaitGroup // samples handed to sense
-	doubted []int          // entries that make no sense; read once all are scored
+	scored sync.WaitGroup // samples handed to sense
+	poor   map[int]poor   // entries with hardly a hit; guarded by sense.mu
 }
 
 func blobName(no int) string { return blob.FileName(uint32(no)) }

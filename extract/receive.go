@@ -200,13 +200,14 @@ func (x *session) failed(rq *request, cause error) error {
 // doubt looks at the samples of a job whose states made no sense. It reports
 // whether the blob is to be made again: with each tried once more, or left out.
 func (r *run) doubt(j *job) bool {
-	if len(j.doubted) == 0 {
+	doubted := r.sense.doubt(j)
+	if len(doubted) == 0 {
 		return false
 	}
 	const reason = "the states do not speak for the sample's tokens, as those of the others do: they may be another sample's"
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, i := range j.doubted {
+	for _, i := range doubted {
 		key := entryKey{j.no, i}
 		t := r.troubleOf(key)
 		if t.fails++; t.fails >= 2 {

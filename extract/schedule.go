@@ -108,7 +108,7 @@ func (j *job) tokensLeft() (n int64) {
 // begin opens a job. Held: run.mu.
 func (r *run) begin(s *slot, no int) *job {
 	j := &job{r: r, s: s, no: no, entries: r.idx.BlobEntries(no),
-		ready: map[int]*request{}, skip: map[int]string{}, absent: map[int]string{}}
+		ready: map[int]*request{}, skip: map[int]string{}, absent: map[int]string{}, poor: map[int]poor{}}
 	j.left = r.blobTokens(no) * int64(r.cost.kept)
 	r.open[no] = append(r.open[no], j)
 	s.jobs = append(s.jobs, j)

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -17,11 +16,12 @@ import (
 )
 
 const (
-	judgeRows = 200  // rows that a judgement needs, and looks back on
-	earlyRows = 32   // rows of a sample until so many were scored
-	laterRows = 16   // and after that
+	judgeRows = 200 // rows that a judgement needs, and looks back on
+	earlyRows = 32  // rows of a sample until so many were scored
+	laterRows = 16  // and after that, or more where hits are rare
+	mostRows  = 48
 	postNorm  = 0.05 // nats by which raw scores must be better to tell post-norm
-	// A sample is doubted when a sound one would have no hit with this chance.
+	// A sample is doubted when a sound one would have as few hits with this chance.
 	doubtful = 1e-6
 	// Scoring may take a twentieth of one core, and this much at first.
 	freeScoring  = 2 * time.Second
@@ -145,6 +145,9 @@ func (s *sense) choose(rq *request) *senseRows {
 	want := laterRows
 	s.mu.Lock()
 	early := s.total < judgeRows
+	if !early {
+		want = s.telling()
+	}
 	dear := s.spent > freeScoring+time.Since(s.began)/scoringShare
 	s.mu.Unlock()
 	if early {
@@ -208,7 +211,7 @@ func (s *sense) score(ctx context.Context, q *senseRows) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.spent += time.Since(began)
-	s.doubt(q, scores)
+	s.note(q, scores)
 	t := s.tally[s.names[q.dataset]]
 	if t == nil {
 		t = &Tally{}
@@ -229,17 +232,6 @@ func (s *sense) score(ctx context.Context, q *senseRows) error {
 	}
 	s.gauge()
 	return s.judge(ctx)
-}
-
-// doubt notes a sample none of whose states speaks for its own next token while
-// those of nearly all others do: it may have the states of another one. Held: mu.
-func (s *sense) doubt(q *senseRows, scores []model.Score) {
-	if s.total < judgeRows || s.minTop1 <= 0 || slices.ContainsFunc(scores, func(x model.Score) bool { return x.Top1 }) {
-		return
-	}
-	if miss := 1 - float64(s.top1)/float64(s.total); math.Pow(miss, float64(len(scores))) < doubtful {
-		q.job.doubted = append(q.job.doubted, q.entry)
-	}
 }
 
 func count(b bool) int64 {

@@ -22,7 +22,7 @@ import (
 	"eaglebatch/store/blob"
 )
 
-const oracleVocab = 32
+const oracleVocab = 512
 
 // oracle is an engine whose last layer's state tells the next token nearly
 // always, in the way that mode spoils.
@@ -30,6 +30,7 @@ type oracle struct {
 	hidden  int
 	capture []int
 	mode    string
+	pair    [][]uint32 // samples that have each other's states
 }
 
 // direction is the row of lm_head for a token: every entry 0.7 or -0.7.
@@ -91,6 +92,13 @@ func (o *oracle) target(ids, other []uint32, t int) uint32 {
 	case "one swapped":
 		if ids[0] == 7 && ids[1] == 7 {
 			return at(ids, t+1) ^ 9
+		}
+	case "two swapped":
+		if len(o.pair) == 2 && slices.Equal(ids, o.pair[0]) {
+			return at(o.pair[1], t+1)
+		}
+		if len(o.pair) == 2 && slices.Equal(ids, o.pair[1]) {
+			return at(o.pair[0], t+1)
 		}
 	case "other model":
 		return at(ids, t+1) ^ 5
@@ -167,7 +175,7 @@ func oracleWorld(t *testing.T, sevens ...int) *world {
 func oracleWorldWith(t *testing.T, change func(*blob.Meta), sevens ...int) *world {
 	return newWorld(t, planned{
 		shape:   shape{hidden: 32, layers: 8, capture: []int{2, 4, 8}, dtype: "bf16"},
-		lengths: lengths(60, 120),
+		lengths: slices.Repeat([]int{90}, 60), perBlob: 12,
 		change: func(i int, ids []uint32) {
 			for k := range ids {
 				ids[k] = ids[k]%(oracleVocab-8) + 8
@@ -239,15 +247,52 @@ func TestSenseOff(t *testing.T) {
 	w.seal(o)
 }
 
-// TestSenseOneSample: one sample that has another's states is left out, the rest
-// is sealed.
+// TestSenseOneSample: samples that have another's states are left out, the rest
+// is sealed; also where they are among the first, before it is known how often a
+// sound state speaks for its token.
 func TestSenseOneSample(t *testing.T) {
-	w := oracleWorld(t, 50)
-	o := w.options(&oracle{hidden: 32, capture: w.shape.capture, mode: "one swapped"})
-	o.Head, o.MinTop1, o.MaxQuarantined = oracleHead(t, 32), 0.5, human.Share{Absolute: 1}
-	g := w.seal(o).Generation
-	q := w.quarantine(g)
-	if len(q) != 1 || q[0].Sample != 50 || !strings.Contains(q[0].Reason, "another sample") {
-		t.Errorf("quarantined: %+v", q)
+	for name, c := range map[string]struct {
+		mode    string
+		samples []int
+	}{
+		"one":                {"one swapped", []int{50}},
+		"two":                {"two swapped", []int{40, 44}},
+		"two of the first":   {"two swapped", []int{2, 3}},
+		"two in other blobs": {"two swapped", []int{7, 30}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := oracleWorld(t, 50)
+			e := &oracle{hidden: 32, capture: w.shape.capture, mode: c.mode}
+			if len(c.samples) == 2 {
+				e.pair = [][]uint32{w.samples[c.samples[0]].IDs, w.samples[c.samples[1]].IDs}
+			}
+			o := w.options(e)
+			o.Head, o.MinTop1, o.MaxQuarantined = oracleHead(t, 32), 0.5, human.Share{Absolute: 2}
+			var gone []int
+			for _, q := range w.quarantine(w.seal(o).Generation) {
+				gone = append(gone, int(q.Sample))
+				if !strings.Contains(q.Reason, "another sample") {
+					t.Errorf("quarantined: %+v", q)
+				}
+			}
+			slices.Sort(gone)
+			if !slices.Equal(gone, c.samples) {
+				t.Errorf("quarantined are %v, want %v", gone, c.samples)
+			}
+		})
+	}
+}
+
+func TestAtMost(t *testing.T) {
+	for _, c := range []struct {
+		k, n int
+		p    float64
+		want float64
+	}{
+		{0, 20, 0.5, 1 / 1048576.0}, {1, 2, 0.5, 0.75}, {2, 2, 0.3, 1}, {0, 5, 0, 1}, {5, 5, 1, 0}, {1, 16, 0.9, 1.45e-14},
+	} {
+		if got := atMost(c.k, c.n, c.p); math.Abs(got-c.want) > 1e-9+0.01*c.want {
+			t.Errorf("at most %d of %d at %g: %g, want %g", c.k, c.n, c.p, got, c.want)
+		}
 	}
 }

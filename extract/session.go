@@ -105,7 +105,7 @@ func (x *session) verdict(err, cause error, closed bool) (again []*job, verdict 
 	}
 	var proto *errProtocol
 	var drained *errDrained
-	blame := err != nil && !errors.As(err, &proto) && !errors.As(err, &drained)
+	blame := err != nil && !errors.As(err, &proto) && !errors.As(err, &drained) && !errors.Is(err, backend.ErrReconnect)
 	for _, rq := range s.inflight {
 		x.canaryDied = x.canaryDied || blame && rq.job == nil && rq.taken
 	}

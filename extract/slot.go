@@ -70,6 +70,9 @@ func (s *slot) loop(ctx context.Context) {
 		}
 		if s.took() > 0 {
 			failures = 0
+			if errors.Is(err, backend.ErrReconnect) {
+				continue
+			}
 		}
 		failures++
 		if !s.wait(ctx, failures, err) {

@@ -95,6 +95,11 @@ type Backend interface {
 // may help.
 var ErrUnavailable = errors.New("engine unavailable")
 
+// ErrReconnect ends a Serve whose connection to the engine was gone when the next
+// request came: nobody is to blame, but what answers from now on may be another
+// engine, and is to be looked at first.
+var ErrReconnect = errors.New("the connection is gone, and the engine may be another one now")
+
 // SampleError says that one sample failed while the engine goes on.
 type SampleError struct {
 	Code      string // too_long, bad_token, oom, internal

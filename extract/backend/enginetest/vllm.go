@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -25,6 +26,8 @@ type VLLM struct {
 	Vocab  int
 	MaxLen int // --max-model-len
 	Key    string
+	// Terse makes it one that does not tell its max_model_len.
+	Terse bool
 	Delay  time.Duration // of a write
 	// InPlace makes the writer one of before safetensors 0.8: the file has its
 	// full size at once, and zeros.
@@ -37,6 +40,14 @@ type VLLM struct {
 	Always string
 	// Alter changes a sample's states before they are written.
 	Alter func(ids []uint32, states []byte)
+	// Addr is where Start listens; "": a free port of its own. A server that
+	// was closed and another at its address are one that was restarted.
+	Addr string
+	// Idle is how long an unused connection stays open; 0: five seconds.
+	Idle time.Duration
+	// Info is answered at /server_info; "": as in production, where it is not
+	// there.
+	Info string
 
 	srv *httptest.Server
 
@@ -91,10 +102,15 @@ func (v *VLLM) Start() string {
 		reply(w, 200, map[string]string{"version": map[int]string{1: "0.19.0", 2: "0.22.0", 3: "0.32.0"}[v.Gen]})
 	})
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, r *http.Request) {
-		reply(w, 200, map[string]any{"object": "list", "data": []any{map[string]any{
-			"id": v.Model, "object": "model", "owned_by": "vllm", "root": v.Model, "parent": nil, "max_model_len": v.MaxLen,
-		}}})
+		m := map[string]any{"id": v.Model, "object": "model", "owned_by": "vllm", "root": v.Model, "parent": nil}
+		if !v.Terse {
+			m["max_model_len"] = v.MaxLen
+		}
+		reply(w, 200, map[string]any{"object": "list", "data": []any{m}})
 	})
+	if v.Info != "" {
+		mux.HandleFunc("GET /server_info", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, v.Info) })
+	}
 	mux.HandleFunc("POST /v1/completions", v.completions)
 	v.srv = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v.mu.Lock()
@@ -109,7 +125,18 @@ func (v *VLLM) Start() string {
 			mux.ServeHTTP(w, r)
 		}
 	}))
-	v.srv.Config.IdleTimeout = 5 * time.Second
+	v.srv.Config.IdleTimeout = v.Idle
+	if v.Idle == 0 {
+		v.srv.Config.IdleTimeout = 5 * time.Second
+	}
+	if v.Addr != "" {
+		_ = v.srv.Listener.Close()
+		l, err := net.Listen("tcp", v.Addr)
+		if err != nil {
+			panic(err)
+		}
+		v.srv.Listener = l
+	}
 	v.srv.Start()
 	return v.srv.URL
 }
@@ -118,12 +145,17 @@ func (v *VLLM) Start() string {
 func (v *VLLM) Close() {
 	v.srv.CloseClientConnections()
 	v.srv.Close()
-	v.mu.Lock()
-	for _, f := range v.hung {
-		_ = f.Close()
-	}
-	v.mu.Unlock()
+	v.LetGo()
 	v.writers.Wait()
+}
+
+// LetGo ends the writers that hang, as the end of their process does.
+func (v *VLLM) LetGo() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, f := range v.hung {
+		_ = f.Close() // again, for one that was let go before
+	}
 }
 
 // Wait waits until every file is written.

@@ -56,7 +56,7 @@ func put(path string, data []byte, inPlace bool, delay time.Duration) {
 	}
 	defer f.Close()
 	if f.Truncate(int64(len(data))) == nil {
-		head := 8 + int(binary.LittleEndian.Uint64(data))
+		head := int(min(8+binary.LittleEndian.Uint64(data), uint64(len(data))))
 		_, _ = f.WriteAt(data[:head], 0)
 		time.Sleep(delay)
 		_, _ = f.WriteAt(data[head:], int64(head))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/extract/backend/link"
 )
 
 // statusError is an answer that is not 200.
@@ -24,7 +25,7 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("HTTP %d: %s", e.code, e.message) }
 
-func (b *Backend) do(ctx context.Context, slot int, method, path string, body []byte, v any) error {
+func (b *Backend) do(ctx context.Context, hc *link.Client, slot int, method, path string, body []byte, v any) error {
 	rq, err := http.NewRequestWithContext(ctx, method, b.urls[slot].JoinPath(path).String(), bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -35,7 +36,7 @@ func (b *Backend) do(ctx context.Context, slot int, method, path string, body []
 	if b.o.APIKey != "" {
 		rq.Header.Set("Authorization", "Bearer "+b.o.APIKey)
 	}
-	rs, err := b.http.Do(rq)
+	rs, err := hc.Do(rq)
 	if err != nil {
 		return err
 	}
@@ -85,10 +86,10 @@ type answer struct {
 type endpointError struct{ error }
 
 // answer makes the one chunk that a request is answered with.
-func (b *Backend) answer(ctx context.Context, slot int, rq backend.Request) backend.Chunk {
+func (b *Backend) answer(ctx context.Context, hc *link.Client, slot int, rq backend.Request) backend.Chunk {
 	c := backend.Chunk{ID: rq.ID, Rows: len(rq.Tokens)}
 	if c.Err = b.refuse(rq.Tokens); c.Err == nil {
-		c.Data, c.Err = b.ask(ctx, slot, rq.Tokens)
+		c.Data, c.Err = b.ask(ctx, hc, slot, rq.Tokens)
 	}
 	return c
 }
@@ -106,20 +107,20 @@ func (b *Backend) refuse(ids []uint32) error {
 }
 
 // ask posts a request until it is answered with all of its rows.
-func (b *Backend) ask(ctx context.Context, slot int, ids []uint32) ([]byte, error) {
+func (b *Backend) ask(ctx context.Context, hc *link.Client, slot int, ids []uint32) ([]byte, error) {
 	for attempt := 1; ; attempt++ {
-		a, err := b.generate(ctx, slot, ids)
+		a, err := b.generate(ctx, hc, slot, ids)
 		var se *statusError
 		switch {
 		case err == nil && a.Meta.Cached > 0 && attempt < b.o.Attempts:
-			b.flush(ctx, slot)
+			b.flush(ctx, hc, slot)
 		case err == nil:
 			return b.states(slot, ids, a)
 		case ctx.Err() != nil:
 			return nil, endpointError{context.Cause(ctx)}
 		case errors.As(err, &se) && se.code >= 400 && se.code < 500 && se.code != http.StatusTooManyRequests && se.code != http.StatusRequestTimeout:
 			return nil, b.classify(slot, se)
-		case attempt >= b.o.Attempts:
+		case attempt >= b.o.Attempts, severed(err):
 			return nil, endpointError{b.unavailable(slot, fmt.Errorf("/generate: %d attempts: the last: %w", attempt, err))}
 		}
 		d := b.o.Backoff << (attempt - 1)
@@ -131,8 +132,19 @@ func (b *Backend) ask(ctx context.Context, slot int, ids []uint32) ([]byte, erro
 	}
 }
 
+// severed reports whether a request failed so that another server may answer the
+// next one: the connection broke, or a proxy lost its server.
+func severed(err error) bool {
+	var se *statusError
+	if errors.As(err, &se) {
+		return se.code >= http.StatusBadGateway && se.code <= http.StatusGatewayTimeout
+	}
+	var syntax *json.SyntaxError
+	return !errors.As(err, &syntax) && link.Severed(err)
+}
+
 // generate posts a request once.
-func (b *Backend) generate(ctx context.Context, slot int, ids []uint32) (a answer, err error) {
+func (b *Backend) generate(ctx context.Context, hc *link.Client, slot int, ids []uint32) (a answer, err error) {
 	body, err := json.Marshal(request{
 		IDs: ids, Sampling: map[string]int{"temperature": 0, "max_new_tokens": 1}, States: true,
 		ExtraKey: fmt.Sprintf("%s-%d", b.tag, b.count.Add(1)),
@@ -142,15 +154,15 @@ func (b *Backend) generate(ctx context.Context, slot int, ids []uint32) (a answe
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.o.Timeout)
 	defer cancel()
-	return a, b.do(ctx, slot, http.MethodPost, "/generate", body, &a)
+	return a, b.do(ctx, hc, slot, http.MethodPost, "/generate", body, &a)
 }
 
 // flush asks the server to drop its prefix cache, which has no states. It may
 // refuse while it is busy: whether it did shows at the next attempt.
-func (b *Backend) flush(ctx context.Context, slot int) {
+func (b *Backend) flush(ctx context.Context, hc *link.Client, slot int) {
 	ctx, cancel := context.WithTimeout(ctx, probing)
 	defer cancel()
-	_ = b.do(ctx, slot, http.MethodPost, "/flush_cache", nil, nil)
+	_ = b.do(ctx, hc, slot, http.MethodPost, "/flush_cache", nil, nil)
 }
 
 func (b *Backend) classify(slot int, se *statusError) error {

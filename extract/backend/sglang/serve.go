@@ -7,12 +7,14 @@ import (
 	"sync"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/extract/backend/link"
 )
 
 // serving is one call of Serve.
 type serving struct {
 	b      *Backend
 	slot   int
+	http   *link.Client
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -30,10 +32,12 @@ func (b *Backend) Serve(ctx context.Context, slot int, in <-chan backend.Request
 	if slot < 0 || slot >= len(b.urls) {
 		return fmt.Errorf("sglang: slot %d of %d", slot, len(b.urls))
 	}
-	if _, err := b.probe(ctx, slot); err != nil {
+	hc := link.New(b.o.Concurrency)
+	defer hc.Close()
+	if _, err := b.probe(ctx, hc, slot); err != nil {
 		return err
 	}
-	s := &serving{b: b, slot: slot, emit: backend.UntilError(emit)}
+	s := &serving{b: b, slot: slot, http: hc, emit: backend.UntilError(emit)}
 	s.free = sync.NewCond(&s.mu)
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	defer s.cancel(nil)
@@ -46,7 +50,6 @@ func (b *Backend) Serve(ctx context.Context, slot int, in <-chan backend.Request
 	var wg sync.WaitGroup
 	s.receive(in, &wg)
 	wg.Wait()
-	b.http.CloseIdleConnections()
 	return context.Cause(s.ctx)
 }
 
@@ -94,7 +97,7 @@ func (s *serving) unbook(bytes int64) {
 
 // handle answers one request; an endpoint's failure ends Serve.
 func (s *serving) handle(rq backend.Request) {
-	c := s.b.answer(s.ctx, s.slot, rq)
+	c := s.b.answer(s.ctx, s.http, s.slot, rq)
 	var ee endpointError
 	if errors.As(c.Err, &ee) {
 		s.cancel(ee.error)

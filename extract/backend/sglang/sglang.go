@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/extract/backend/link"
 )
 
 // Options configures the client.
@@ -34,7 +35,6 @@ type Options struct {
 type Backend struct {
 	o     Options
 	urls  []*url.URL
-	http  *http.Client
 	tag   string // of this run, in the keys that part the prefix cache
 	count atomic.Uint64
 }
@@ -85,11 +85,6 @@ func New(o Options) (*Backend, error) {
 		o.Backoff = 500 * time.Millisecond
 	}
 	b.o = o
-	b.http = &http.Client{Transport: &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		IdleConnTimeout:     4 * time.Second, // the server closes idle connections after 5
-		MaxIdleConnsPerHost: o.Concurrency,
-	}}
 	return b, nil
 }
 
@@ -103,7 +98,9 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 	}
 	var errs []error
 	for slot := range b.urls {
-		m, err := b.probe(ctx, slot)
+		hc := link.New(1)
+		m, err := b.probe(ctx, hc, slot)
+		hc.Close()
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -120,13 +117,13 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 }
 
 // probe asks an endpoint which model it serves.
-func (b *Backend) probe(ctx context.Context, slot int) (string, error) {
+func (b *Backend) probe(ctx context.Context, hc *link.Client, slot int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probing)
 	defer cancel()
 	var m struct {
 		Model string `json:"model_path"`
 	}
-	err := b.do(ctx, slot, http.MethodGet, "/model_info", nil, &m)
+	err := b.do(ctx, hc, slot, http.MethodGet, "/model_info", nil, &m)
 	if err == nil && m.Model == "" {
 		err = errors.New("it does not tell its model: is it SGLang?")
 	}
@@ -142,6 +139,5 @@ func (b *Backend) unavailable(slot int, err error) error {
 
 // Close implements backend.Backend.
 func (b *Backend) Close() error {
-	b.http.CloseIdleConnections()
 	return nil
 }

@@ -13,12 +13,15 @@ import (
 	"time"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/extract/backend/link"
 )
 
 const (
 	maxReply = 256 << 20 // of an answer, which repeats the prompt's ids
 	probing  = 30 * time.Second
 )
+
+var errNoJSON = errors.New("an answer that is no JSON")
 
 // statusError is an answer that is not 200.
 type statusError struct {
@@ -35,8 +38,11 @@ func (e *statusError) lasting() bool {
 }
 
 // do sends one request and decodes its answer into v, if it has a body.
-func (b *Backend) do(ctx context.Context, slot int, method, path, id string, body []byte, v any) error {
-	rq, err := http.NewRequestWithContext(ctx, method, b.urls[slot].JoinPath(path).String(), bytes.NewReader(body))
+func (b *Backend) do(ctx context.Context, hc *link.Client, slot int, method, path, id string, body []byte, v any) error {
+	path, query, _ := strings.Cut(path, "?")
+	u := b.urls[slot].JoinPath(path)
+	u.RawQuery = query
+	rq, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -45,14 +51,14 @@ func (b *Backend) do(ctx context.Context, slot int, method, path, id string, bod
 	}
 	if id != "" {
 		rq.Header.Set("X-Request-Id", id)
-		// The transport may send it again on a fresh connection where a kept one
+		// The transport may send it again on another connection where a kept one
 		// turns out to be closed.
 		rq.Header.Set("Idempotency-Key", id)
 	}
 	if b.o.APIKey != "" {
 		rq.Header.Set("Authorization", "Bearer "+b.o.APIKey)
 	}
-	rs, err := b.http.Do(rq)
+	rs, err := hc.Do(rq)
 	if err != nil {
 		return err
 	}
@@ -68,7 +74,7 @@ func (b *Backend) do(ctx context.Context, slot int, method, path, id string, bod
 		return nil
 	}
 	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("an answer that is no JSON: %w", err)
+		return fmt.Errorf("%w: %w", errNoJSON, err)
 	}
 	return nil
 }
@@ -93,11 +99,21 @@ func newStatusError(rs *http.Response, text []byte) *statusError {
 	return e
 }
 
+// severed reports whether a request failed so that another server may answer the
+// next one: the connection broke, or a proxy lost its server.
+func severed(err error) bool {
+	var se *statusError
+	if errors.As(err, &se) {
+		return se.code >= http.StatusBadGateway && se.code <= http.StatusGatewayTimeout
+	}
+	return !errors.Is(err, errNoJSON) && link.Severed(err)
+}
+
 // discover asks an endpoint what it serves.
-func (b *Backend) discover(ctx context.Context, slot int) (served, error) {
+func (b *Backend) discover(ctx context.Context, hc *link.Client, slot int) (served, error) {
 	ctx, cancel := context.WithTimeout(ctx, probing)
 	defer cancel()
-	if err := b.health(ctx, slot); err != nil {
+	if err := b.health(ctx, hc, slot); err != nil {
 		return served{}, err
 	}
 	var list struct {
@@ -106,7 +122,7 @@ func (b *Backend) discover(ctx context.Context, slot int) (served, error) {
 			MaxLength int    `json:"max_model_len"`
 		} `json:"data"`
 	}
-	if err := b.do(ctx, slot, http.MethodGet, "/v1/models", "", nil, &list); err != nil {
+	if err := b.do(ctx, hc, slot, http.MethodGet, "/v1/models", "", nil, &list); err != nil {
 		return served{}, b.endpointError(slot, "/v1/models", err)
 	}
 	var m served
@@ -123,7 +139,7 @@ func (b *Backend) discover(ctx context.Context, slot int) (served, error) {
 	var v struct {
 		Version string `json:"version"`
 	}
-	if err := b.do(ctx, slot, http.MethodGet, "/version", "", nil, &v); err != nil {
+	if err := b.do(ctx, hc, slot, http.MethodGet, "/version", "", nil, &v); err != nil {
 		return m, b.endpointError(slot, "/version", err)
 	}
 	m.version = v.Version
@@ -137,8 +153,8 @@ func (b *Backend) discover(ctx context.Context, slot int) (served, error) {
 }
 
 // health fails unless the endpoint says that it is well.
-func (b *Backend) health(ctx context.Context, slot int) error {
-	if err := b.do(ctx, slot, http.MethodGet, "/health", "", nil, nil); err != nil {
+func (b *Backend) health(ctx context.Context, hc *link.Client, slot int) error {
+	if err := b.do(ctx, hc, slot, http.MethodGet, "/health", "", nil, nil); err != nil {
 		return b.endpointError(slot, "/health", err)
 	}
 	return nil

@@ -10,15 +10,20 @@ import (
 	"time"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/extract/backend/link"
 )
 
 // serving is one call of Serve.
 type serving struct {
 	b      *Backend
 	slot   int
+	http   *link.Client
 	model  served
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	// taking ends when nothing more is to be sent; what is in flight goes on.
+	taking context.Context
+	leave  context.CancelCauseFunc
 
 	emitMu sync.Mutex
 	emit   func(backend.Chunk) error
@@ -37,17 +42,21 @@ func (b *Backend) Serve(ctx context.Context, slot int, in <-chan backend.Request
 	if slot < 0 || slot >= len(b.urls) {
 		return fmt.Errorf("vllm: slot %d of %d", slot, len(b.urls))
 	}
-	m, err := b.discover(ctx, slot) // anew: another server may listen there now
+	hc := link.New(b.o.Concurrency)
+	defer hc.Close()
+	m, err := b.discover(ctx, hc, slot) // anew: another server may listen there now
 	if err != nil {
 		return err
 	}
 	b.Sweep()
 	defer b.Sweep()
-	s := &serving{b: b, slot: slot, model: m, emit: backend.UntilError(emit)}
+	s := &serving{b: b, slot: slot, http: hc, model: m, emit: backend.UntilError(emit)}
 	s.free = sync.NewCond(&s.mu)
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	defer s.cancel(nil)
-	unhook := context.AfterFunc(s.ctx, func() {
+	s.taking, s.leave = context.WithCancelCause(s.ctx)
+	defer s.leave(nil)
+	unhook := context.AfterFunc(s.taking, func() {
 		s.mu.Lock()
 		s.free.Broadcast()
 		s.mu.Unlock()
@@ -56,8 +65,7 @@ func (b *Backend) Serve(ctx context.Context, slot int, in <-chan backend.Request
 	var wg sync.WaitGroup
 	s.receive(in, &wg)
 	wg.Wait()
-	b.http.CloseIdleConnections()
-	return context.Cause(s.ctx)
+	return context.Cause(s.taking)
 }
 
 // receive starts a goroutine for each request, as far as the bounds allow.
@@ -66,7 +74,7 @@ func (s *serving) receive(in <-chan backend.Request, wg *sync.WaitGroup) {
 	defer sweep.Stop()
 	for {
 		select {
-		case <-s.ctx.Done():
+		case <-s.taking.Done():
 			return
 		case <-sweep.C:
 			s.b.Sweep()
@@ -80,7 +88,12 @@ func (s *serving) receive(in <-chan backend.Request, wg *sync.WaitGroup) {
 			}
 			wg.Go(func() {
 				defer s.unbook(bytes)
-				if err := s.handle(rq); err != nil {
+				err := s.handle(rq)
+				var lost *lostError
+				switch {
+				case errors.As(err, &lost):
+					s.leave(err)
+				case err != nil:
 					s.cancel(err)
 				}
 			})
@@ -92,12 +105,12 @@ func (s *serving) receive(in <-chan backend.Request, wg *sync.WaitGroup) {
 func (s *serving) book(bytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.ctx.Err() == nil && s.n > 0 && (s.n >= s.b.o.Concurrency || s.size+bytes > s.b.o.InFlight) {
+	for s.taking.Err() == nil && s.n > 0 && (s.n >= s.b.o.Concurrency || s.size+bytes > s.b.o.InFlight) {
 		s.free.Wait()
 	}
 	s.n++
 	s.size += bytes
-	return s.ctx.Err() == nil
+	return s.taking.Err() == nil
 }
 
 func (s *serving) unbook(bytes int64) {
@@ -107,6 +120,12 @@ func (s *serving) unbook(bytes int64) {
 	s.free.Broadcast()
 	s.mu.Unlock()
 }
+
+// lostError says that the server was lost sight of. What it was asked before that
+// it may still answer.
+type lostError struct{ error }
+
+func (e *lostError) Unwrap() error { return e.error }
 
 // handle answers one request. An error is the endpoint's, and ends Serve.
 func (s *serving) handle(rq backend.Request) error {
@@ -230,10 +249,13 @@ func (s *serving) misconfigured(err error) error {
 func (s *serving) post(rq backend.Request) (string, *reply, error) {
 	body := prompt(s.model.model, rq.Tokens)
 	for attempt := 1; ; attempt++ {
+		if s.taking.Err() != nil {
+			return "", nil, context.Cause(s.taking)
+		}
 		id := s.b.newID()
 		var rp reply
 		ctx, cancel := context.WithTimeout(s.ctx, s.b.o.Timeout)
-		err := s.b.do(ctx, s.slot, "POST", "/v1/completions", id, body, &rp)
+		err := s.b.do(ctx, s.http, s.slot, "POST", "/v1/completions", id, body, &rp)
 		cancel()
 		if err == nil {
 			return id, &rp, nil
@@ -245,6 +267,9 @@ func (s *serving) post(rq backend.Request) (string, *reply, error) {
 		var se *statusError
 		if errors.As(err, &se) && se.lasting() {
 			return "", nil, s.b.classify(s.slot, se)
+		}
+		if severed(err) {
+			return "", nil, &lostError{s.b.endpointError(s.slot, "/v1/completions", err)}
 		}
 		if attempt >= s.b.o.Attempts {
 			return "", nil, s.gaveUp(err, attempt)
@@ -263,8 +288,8 @@ func (s *serving) backoff(attempt int, se *statusError) error {
 		d = se.after
 	}
 	select {
-	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
+	case <-s.taking.Done():
+		return context.Cause(s.taking)
 	case <-time.After(d):
 		return nil
 	}
@@ -277,7 +302,7 @@ func (s *serving) gaveUp(err error, attempts int) error {
 	defer cancel()
 	err = fmt.Errorf("%d attempts: the last: %w", attempts, err)
 	var se *statusError
-	if errors.As(err, &se) && se.code == 500 && s.b.health(ctx, s.slot) == nil {
+	if errors.As(err, &se) && se.code == 500 && s.b.health(ctx, s.http, s.slot) == nil {
 		return sampleFailed(err)
 	}
 	return s.b.endpointError(s.slot, "/v1/completions", err)

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/extract/backend/link"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,7 +52,6 @@ type Options struct {
 type Backend struct {
 	o     Options
 	urls  []*url.URL
-	http  *http.Client
 	count atomic.Uint64
 
 	mu     sync.Mutex
@@ -99,13 +98,6 @@ func New(o Options) (*Backend, error) {
 	}
 	o.setDefaults()
 	b.o = o
-	b.http = &http.Client{Transport: &http.Transport{
-		Proxy: http.ProxyFromEnvironment,
-		// The server closes idle connections after 5 seconds.
-		IdleConnTimeout:     4 * time.Second,
-		MaxIdleConnsPerHost: o.Concurrency,
-		DisableCompression:  true,
-	}}
 	return b, nil
 }
 
@@ -163,7 +155,9 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 		LastPreNorm: true, Slots: len(b.urls), MaxInFlight: b.o.Concurrency, RowRanges: true,
 	}
 	for slot := range b.urls {
-		m, err := b.discover(ctx, slot)
+		hc := link.New(1)
+		m, err := b.discover(ctx, hc, slot)
+		hc.Close()
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -212,6 +206,5 @@ func (b *Backend) Close() error {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	b.http.CloseIdleConnections()
 	return nil
 }
