@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestRedoMergeNeedsSources: what is merged is not given up for sources that
@@ -81,4 +83,77 @@ func TestHintsRepeatWhatWasAsked(t *testing.T) {
 	eagle(t, "export", "-c", config, "--to", "jsonl").want(t, 2).says(t, "--out PATH")
 	eagle(t, append(args, "--redo", "extract", "--limit", "1")...).want(t, 5).
 		says(t, "eaglebatch: stopped as asked; what was committed is kept", "the same command resumes")
+}
+
+// TestCheckNamesWhatIsGone: every file that something reads is missed, and the
+// way out is the one for that file.
+func TestCheckNamesWhatIsGone(t *testing.T) {
+	config, work := quickstart(t)
+	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic").want(t, 0)
+	for name, way := range map[string]string{
+		"orders/000001.ebo":                "run --redo shuffle",
+		"plans/000001.ebi":                 "run --redo plan",
+		"manifest.db":                      "check --rebuild-manifest",
+		"checkpoints.jsonl":                "check --rebuild-log",
+		"samples/000001/index.rows":        "run --redo merge",
+		"samples/000001/SEALED":            "run --redo merge",
+		"samples/000001/db":                "run --redo merge",
+		"generations/000002/index.ebi":     "check --repair",
+		"generations/000002/plan.ebi":      "check --repair",
+		"generations/000002/MANIFEST.json": "check --repair",
+	} {
+		path := filepath.Join(work, name)
+		if err := os.Rename(path, path+"~"); err != nil {
+			t.Fatal(err)
+		}
+		r := eagle(t, "check", "-q", "-c", config)
+		if r.code != 12 || !strings.Contains(r.out, filepath.Dir(name)) || !strings.Contains(r.err, way) {
+			t.Errorf("without %s: exit code %d\nstdout: %s\nstderr: %s", name, r.code, r.out, r.err)
+		}
+		if err := os.Rename(path+"~", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eagle(t, "check", "--full", "-q", "-c", config).want(t, 0)
+}
+
+// TestCheckReadOnly: a copy that nobody may write can be checked.
+func TestCheckReadOnly(t *testing.T) {
+	vol := smallVolume(t, 256<<20)
+	config, work := quickstart(t)
+	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic", "--dtype", "bf16").want(t, 0)
+	to := filepath.Join(vol, "work")
+	if err := os.CopyFS(to, os.DirFS(work)); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", vol, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"check"}, {"check", "--full"}, {"stat"}, {"cat", "2:0"}} {
+		eagle(t, append(args, "-c", config, "--work", to)...).want(t, 0)
+	}
+}
+
+// TestQuickCheckKeepsTheCursor: only a full check that ends makes an interrupted
+// one forgotten.
+func TestQuickCheckKeepsTheCursor(t *testing.T) {
+	config, work := quickstart(t)
+	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic").want(t, 0)
+	cursor := filepath.Join(work, "logs", "check.json")
+	if err := os.MkdirAll(filepath.Dir(cursor), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cursor, []byte("{}"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{}, {"--sample", "1/2"}, {"--full", "2"}} {
+		eagle(t, append([]string{"check", "-q", "-c", config}, args...)...).want(t, 0)
+		if _, err := os.Stat(cursor); err != nil {
+			t.Errorf("check %v: %v", args, err)
+		}
+	}
+	eagle(t, "check", "-q", "-c", config, "--full", "--resume").want(t, 0)
+	if _, err := os.Stat(cursor); err == nil {
+		t.Error("a full check that ended left its cursor")
+	}
 }

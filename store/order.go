@@ -75,6 +75,9 @@ type Order struct {
 func (w *Workspace) OpenOrder(r OrderRow) (*Order, error) {
 	path := w.OrderPath(r.ID)
 	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, &CorruptError{Path: path, Offset: -1, Err: err, Hint: hintRedoShuffle}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +15,6 @@ import (
 	"eaglebatch/store"
 	"eaglebatch/store/blob"
 	"eaglebatch/store/genindex"
-	"eaglebatch/store/samples"
 	"eaglebatch/store/states"
 
 	"github.com/urfave/cli/v2"
@@ -65,6 +63,7 @@ type checker struct {
 	// cursor holds what an interrupted full check has behind it.
 	cursor  map[string]bool
 	damaged map[uint32][]store.DamagedEntry // by generation
+	hint    string                          // the way out of the first problem that knows one
 }
 
 func (e *env) check(c *cli.Context) error {
@@ -155,39 +154,16 @@ func (k *checker) problem(path string, err error) {
 	var c *store.CorruptError
 	if errors.As(err, &c) {
 		p.Path, p.Offset = c.Path, c.Offset
+		k.hint = cmp.Or(k.hint, c.Hint)
+	}
+	var gone *os.PathError
+	switch {
+	case errors.As(err, &gone) && gone.Path == p.Path && errors.Is(err, os.ErrNotExist):
+		p.Error = "is missing"
+	default:
+		p.Error = strings.TrimPrefix(p.Error, p.Path+": ")
 	}
 	k.doc.Problems = append(k.doc.Problems, p)
-}
-
-// ledger opens the workspace, which compares log and manifest.db, unless a run
-// holds it.
-func (k *checker) ledger(ctx context.Context) error {
-	if k.snap.Live {
-		k.rep.Note("pid %d holds the workspace: its ledger is not compared, its generations are", k.snap.Holder.PID)
-		return nil
-	}
-	ws, err := store.Open(ctx, k.dir, store.Options{FS: k.fs, Command: "check"})
-	if err == nil {
-		err = errors.Join(ws.CheckLedger(ctx), k.orders(ws), ws.Close())
-	}
-	if errors.Is(err, store.ErrCorrupt) {
-		k.problem(filepath.Join(k.dir, "manifest.db"), err)
-		return nil
-	}
-	return err
-}
-
-// orders proves the order in force.
-func (k *checker) orders(ws *store.Workspace) error {
-	row, ok, err := k.snap.Order()
-	if err != nil || !ok {
-		return err
-	}
-	o, err := ws.OpenOrder(row)
-	if err != nil {
-		return err
-	}
-	return errors.Join(o.Verify(), o.Close())
 }
 
 func (k *checker) wanted() ([]store.GenerationRow, error) {
@@ -301,38 +277,6 @@ func (k *checker) files(g store.GenerationRow, dir string) ([]genindex.ManifestF
 	return m.Files, nil
 }
 
-// samples verifies every record of a samples generation; a running writer
-// holds Badger, so then it is left out.
-func (k *checker) samples(ctx context.Context, g store.GenerationRow, dir string) error {
-	if !k.opts.Full || k.snap.Live {
-		return nil
-	}
-	rows, err := k.snap.Datasets()
-	if err != nil {
-		return err
-	}
-	var n int64
-	for _, d := range rows {
-		if filepath.Base(dir) == fmt.Sprintf("%06d", d.SamplesGen) {
-			n = max(n, d.FirstRow+d.Accepted)
-		}
-	}
-	if n == 0 && g.State == store.GenBuilding {
-		return nil // begun, and nothing counts yet: there may be no file at all
-	}
-	err = samples.Verify(ctx, dir, n, samples.Options{FS: k.fs})
-	var c *samples.CorruptError
-	switch {
-	case errors.As(err, &c):
-		k.problem(c.Path, err)
-	case errors.Is(err, os.ErrNotExist):
-		k.problem(dir, err)
-	default:
-		return err
-	}
-	return nil
-}
-
 func (k *checker) report() error {
 	for i := range k.doc.Quantization {
 		q := &k.doc.Quantization[i]
@@ -355,40 +299,10 @@ func (k *checker) report() error {
 		k.printLosses()
 	}
 	if n := len(k.doc.Problems); n > 0 {
-		return fmt.Errorf("%w: %d problems", errDamage, n)
-	}
-	return nil
-}
-
-func (k *checker) cursorPath() string { return filepath.Join(k.dir, "logs", "check.json") }
-
-func (k *checker) loadCursor() error {
-	b, err := os.ReadFile(k.cursorPath())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		err = json.Unmarshal(b, &k.cursor)
-	}
-	if err != nil {
-		return withHint(fmt.Errorf("the cursor of the last check: %w", err), "check without --resume")
-	}
-	return nil
-}
-
-func (k *checker) saveCursor() error {
-	if !k.doc.Full || k.c.IsSet("sample") || k.c.Args().Present() {
-		return nil
-	}
-	if err := k.fs.MkdirAll(filepath.Dir(k.cursorPath())); err != nil {
-		return err
-	}
-	k.rep.Note("check --full --resume goes on from here")
-	return k.fs.WriteFileAtomic(k.cursorPath(), func(w io.Writer) error { return json.NewEncoder(w).Encode(k.cursor) })
-}
-
-func (k *checker) dropCursor() error {
-	if err := os.Remove(k.cursorPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		err := fmt.Errorf("%w: %s", errDamage, human.Plural(int64(n), "problem"))
+		if k.hint != "" {
+			err = withHint(err, "%s", k.hint)
+		}
 		return err
 	}
 	return nil

@@ -91,7 +91,7 @@ func (e *env) compareCommand() *cli.Command {
 		Flags: []cli.Flag{jsonFlag(), &cli.Int64Flag{Name: "sample", Usage: "compare only `N` samples, spread evenly over the first one's order"}},
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 2 {
-				return usagef("compare: want two generations, got %d arguments", c.NArg())
+				return usagef("compare takes two generations, such as 2 5")
 			}
 			if c.Int64("sample") < 0 {
 				return usagef("--sample %d: want a number above zero", c.Int64("sample"))
@@ -264,6 +264,9 @@ func (e *env) printLayers(d *compareDoc) error {
 			l.Cosine.Min, l.Cosine.P1, l.Cosine.Median, l.Cosine.Mean, l.Error.Mean, l.Error.Max)
 	}
 	fmt.Fprintln(w)
+	if !slices.ContainsFunc(d.Layers, func(l comparedRows) bool { return len(l.Worst) > 0 }) {
+		return w.Flush()
+	}
 	fmt.Fprintln(w, "worst rows: layer\terror\tcosine\ta\tb\tdataset\tsample\trow")
 	for _, l := range d.Layers {
 		for _, r := range l.Worst {

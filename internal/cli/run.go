@@ -225,8 +225,8 @@ func (j *job) printGeneration(g store.GenerationRow, did bool) {
 	if !did {
 		verb = "was sealed before; nothing to do"
 	}
-	fmt.Fprintf(j.out, "generation %d (%s) %s: %s samples, %s tokens, %s in %d blobs",
-		g.ID, g.Name, verb, human.Count(g.Samples), human.Count(g.Tokens), human.Bytes(g.Bytes), g.Blobs)
+	fmt.Fprintf(j.out, "generation %d (%s) %s: %s samples, %s tokens, %s in %s",
+		g.ID, g.Name, verb, human.Count(g.Samples), human.Count(g.Tokens), human.Bytes(g.Bytes), human.Plural(g.Blobs, "blob"))
 	if n, err := j.blobBytes(g.ID); err == nil && g.RawBytes > 0 {
 		fmt.Fprintf(j.out, " (blobs %.3f of raw states)", float64(n)/float64(g.RawBytes))
 	}

@@ -338,8 +338,8 @@ func (e *env) printStatPlan(d *statDoc) {
 	fmt.Fprintf(e.out, "plan       %s samples, %s tokens; %s new, %s reused, %s repeated; dropped %s, over-length %s, emptied %s\n",
 		human.Count(p.Samples), human.Count(p.Tokens), human.Count(p.NewSamples), human.Count(p.Reused), human.Count(p.Repeated),
 		human.Count(p.Dropped), human.Count(p.OverLength), human.Count(p.Emptied))
-	fmt.Fprintf(e.out, "           layers %v, %s, %s a token: %s raw, %s expected in %d blobs",
-		p.Layers, p.DType, human.Bytes(p.BytesPerToken), human.Bytes(p.RawBytes), human.Bytes(p.ExpectedBytes), p.Blobs)
+	fmt.Fprintf(e.out, "           layers %v, %s, %s a token: %s raw, %s expected in %s",
+		p.Layers, p.DType, human.Bytes(p.BytesPerToken), human.Bytes(p.RawBytes), human.Bytes(p.ExpectedBytes), human.Plural(p.Blobs, "blob"))
 	if p.ExpectedSeconds != nil {
 		fmt.Fprintf(e.out, ", %s", human.Duration(time.Duration(*p.ExpectedSeconds*float64(time.Second))))
 	}

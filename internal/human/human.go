@@ -98,6 +98,14 @@ func Count(n int64) string {
 	return s
 }
 
+// Plural counts things: "1 blob", "2,048 blobs".
+func Plural(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return Count(n) + " " + thing + "s"
+}
+
 // Duration gives at most two units: "1h02m", "3m20s", "4.2s".
 func Duration(d time.Duration) string {
 	switch {

@@ -41,6 +41,7 @@ func TestFormats(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
 		{Bytes(0), "0 B"}, {Bytes(1536), "1.50 KiB"}, {Bytes(5 << 30), "5.00 GiB"},
 		{Count(138400000), "138,400,000"}, {Count(-1234), "-1,234"}, {Count(999), "999"},
+		{Plural(1, "blob"), "1 blob"}, {Plural(0, "blob"), "0 blobs"}, {Plural(2048, "blob"), "2,048 blobs"},
 		{Duration(62 * time.Minute), "1h02m"}, {Duration(200 * time.Second), "3m20s"}, {Duration(4200 * time.Millisecond), "4.2s"},
 		{Percent(1), "100%"}, {Percent(0.99999), ">99.9%"}, {Percent(0), "0%"}, {Percent(0.00001), "<0.1%"}, {Percent(0.125), "12.5%"},
 		{Nearest("max_token", []string{"min_age", "max_tokens"}), "max_tokens"}, {Nearest("sttat", []string{"stat", "plan"}), "stat"}, {Nearest("zebra", []string{"stat", "plan"}), ""},

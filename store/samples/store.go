@@ -146,6 +146,35 @@ func (s *Store) verifyItem(item *badger.Item, index *Rows, i int64) error {
 	return nil
 }
 
+// Look checks, without reading a record, that the files of the generation in
+// dir are there, rows long and, where it should be, marked as sealed.
+func Look(dir string, rows int64, sealed bool) error {
+	index := filepath.Join(dir, rowsName)
+	st, err := os.Stat(index)
+	if err == nil && st.Size() < rowsHead+rows*rowSize {
+		return shortRows(index, st.Size(), rows)
+	}
+	if err == nil {
+		_, err = os.Stat(filepath.Join(dir, dbName))
+	}
+	if err != nil {
+		return &CorruptError{Path: dir, Err: err}
+	}
+	if !sealed {
+		return nil
+	}
+	n, ok, err := Sealed(dir)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return &CorruptError{Path: dir, Err: fmt.Errorf("%s is missing", sealName)}
+	case n != rows:
+		return &CorruptError{Path: dir, Err: fmt.Errorf("is sealed with %d rows, the ledger counts %d", n, rows)}
+	}
+	return nil
+}
+
 // Sealed reads the mark of a sealed generation: its number of rows.
 func Sealed(dir string) (rows int64, ok bool, err error) {
 	b, err := os.ReadFile(filepath.Join(dir, sealName))
