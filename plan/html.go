@@ -186,11 +186,22 @@ func (rep Report) curveChart() curveChart {
 	for i := range 5 {
 		share := float64(i) / 4
 		c.Levels = append(c.Levels, tick{At: y(share), Label: fmt.Sprintf("%.0f%%", 100*share)})
-		limit := top * share
-		c.Ticks = append(c.Ticks, tick{At: x(limit), Label: human.Count(int64(limit))})
+	}
+	for limit, step := int64(0), roundStep(rep.Total.Max/4); limit <= rep.Total.Max; limit += step {
+		c.Ticks = append(c.Ticks, tick{At: x(float64(limit)), Label: human.Count(limit)})
 	}
 	if m := rep.Plan.MaxTokens; m > 0 && float64(m) < top {
 		c.Mark = &tick{At: x(float64(m)), Label: "cap " + human.Count(m)}
 	}
 	return c
+}
+
+// roundStep is the power of two nearest to n from above, since caps are
+// commonly powers of two.
+func roundStep(n int64) int64 {
+	step := int64(1)
+	for step < n {
+		step *= 2
+	}
+	return step
 }

@@ -145,7 +145,13 @@ func optional[T any](v *T, show func(T) string) string {
 	return show(*v)
 }
 
-func hours(s float64) string { return human.Duration(time.Duration(s * float64(time.Second))) }
+// hours is in hours from one hour on, since nights are counted in them.
+func hours(s float64) string {
+	if s >= 3600 {
+		return fmt.Sprintf("%.1f h", s/3600)
+	}
+	return human.Duration(time.Duration(s * float64(time.Second)))
+}
 
 // WriteOverlong shows what each way to treat samples above the cap loses.
 func WriteOverlong(w io.Writer, rep Report) error {

@@ -56,6 +56,9 @@ func (j *job) printPlan(rep plan.Report, rows []plan.WhatIfRow) error {
 		return err
 	}
 	fmt.Fprintln(j.out)
+	if s := j.c.String("expand-to"); s != "" {
+		fmt.Fprintf(j.out, "if the volume had %s in all:\n", s)
+	}
 	if err := plan.WriteWhatIf(j.out, rep, rows, width); err != nil {
 		return err
 	}
