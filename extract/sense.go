@@ -22,11 +22,13 @@ const (
 	mostRows  = 48
 	postNorm  = 0.05 // nats by which raw scores must be better to tell post-norm
 	// A sample is doubted when a sound one would have as few hits with this chance.
-	doubtful = 1e-6
-	// Scoring may take a twentieth of one core, and this much at first.
-	freeScoring  = 2 * time.Second
-	scoringShare = 20
+	doubtful    = 1e-6
+	freeScoring = 2 * time.Second
 )
+
+// ScoringShare says what scoring may take: one part in so many of one core's
+// time, and freeScoring at first.
+const ScoringShare = 20
 
 // sense asks of a few supervised rows a sample whether lm_head(norm(state))
 // ranks the next token first. States that are shifted, swapped, of another layer
@@ -148,7 +150,7 @@ func (s *sense) choose(rq *request) *senseRows {
 	if !early {
 		want = s.telling()
 	}
-	dear := s.spent > freeScoring+time.Since(s.began)/scoringShare
+	dear := s.spent > freeScoring+time.Since(s.began)/ScoringShare
 	s.mu.Unlock()
 	if early {
 		want = earlyRows

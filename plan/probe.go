@@ -100,9 +100,14 @@ func Probe(ctx context.Context, ws *store.Workspace, o Options, n int, run Probe
 	return pr, ws.Update(ctx, "probe", func(tx *store.Tx) error { return tx.PutValue(key, v) })
 }
 
+// fullBatch is the tokens that a list should have, so that batches of short
+// samples are filled as they are in a long run. Strata with less than a
+// twentieth of the tokens, on which little depends, make do with less.
+const fullBatch = 2048
+
 // stratify picks samples that this plan computes: at least three of each
-// stratum, and the more the larger its share of the tokens. The choice is the
-// same each time.
+// stratum, and the more the larger its share of the tokens, and where they are
+// short more than asked for. The choice is the same each time.
 func (p *planner) stratify(n int64) []*stratum {
 	byLength := make([]stratum, 33)
 	d := p.distinct
@@ -121,7 +126,9 @@ func (p *planner) stratify(n int64) []*stratum {
 	var out []*stratum
 	for i := range byLength {
 		if s := &byLength[i]; s.samples > 0 {
-			s.take = min(s.samples, max(3, int64(math.Round(float64(n)*float64(s.tokens)/float64(p.newTokens)))))
+			share, mean := float64(s.tokens)/float64(p.newTokens), float64(s.tokens)/float64(s.samples)
+			fill := min(fullBatch*min(1, 20*share)/mean, float64(s.samples)/4) // a probe is no run
+			s.take = min(s.samples, max(3, int64(math.Round(float64(n)*share)), int64(fill)))
 			out = append(out, s)
 		}
 	}

@@ -147,7 +147,7 @@ func TestProbe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pr.Samples < 40 || pr.Samples > 100 || ran < int(pr.Samples) || len(pr.Buckets) < 5 {
+	if pr.Samples < 40 || pr.Samples > 200 || ran < int(pr.Samples) || len(pr.Buckets) < 5 {
 		t.Errorf("%d samples probed in %d buckets, %d ran", pr.Samples, len(pr.Buckets), ran)
 	}
 	p := mustPlan(t, ws, o)

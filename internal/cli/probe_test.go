@@ -3,9 +3,11 @@ package cli
 import (
 	"context"
 	"errors"
+	"math"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"eaglebatch/extract/backend"
 	"eaglebatch/store/blob"
@@ -158,6 +160,32 @@ func TestProbeSuits(t *testing.T) {
 		change(&bad)
 		if err := probeSuits(bad, probeMeta); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one that says %q", err, want)
+		}
+	}
+}
+
+func TestSteady(t *testing.T) {
+	began := time.Unix(1000, 0)
+	list := func(secondsAndTokens ...float64) (out []arrival) {
+		for i := 0; i < len(secondsAndTokens); i += 2 {
+			out = append(out, arrival{began.Add(time.Duration(secondsAndTokens[i] * float64(time.Second))), int64(secondsAndTokens[i+1])})
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		name string
+		came []arrival
+		want float64
+	}{
+		{"nothing", nil, 0},
+		{"one sample", list(4, 100), 4},
+		{"one batch", list(4, 100, 4.001, 100), 4.001},
+		{"a first batch of one sample is warm-up", list(3, 100, 8, 500, 8.001, 500), 5.001 * 1100 / 1000},
+		{"a first batch of two, then one by one", list(3, 100, 3.01, 100, 5, 200, 7, 200, 9, 200), (9 - 3.01) * 800 / 600},
+		{"nearly all in the first batch", list(8, 500, 8.001, 500, 9, 100), 9},
+	} {
+		if got := steady(began, tc.came); math.Abs(got-tc.want) > 1e-6 {
+			t.Errorf("%s: %v s, want %v", tc.name, got, tc.want)
 		}
 	}
 }
