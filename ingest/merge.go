@@ -231,6 +231,9 @@ func (m *merger) judge(row store.DatasetRow) error {
 // finish marks a dataset as merged.
 func (m *merger) finish(ctx context.Context, i int) error {
 	row := m.rows[i]
+	if row.Lines == 0 {
+		m.rep.Note("dataset %q: its files hold no line at all", row.Name)
+	}
 	sum, err := m.rowsHash(row)
 	if err != nil {
 		return err

@@ -235,6 +235,35 @@ func TestFingerprintOfSources(t *testing.T) {
 	f.same("one of the merged files is gone", o)
 }
 
+// TestLinks: a directory may be given by a link; a link to one below it is
+// named, not left out.
+func TestLinks(t *testing.T) {
+	dir := t.TempDir()
+	real := filepath.Join(dir, "real")
+	if err := os.Mkdir(real, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(real, "a.jsonl"), randomLines(1, 5))
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(real, link); err != nil {
+		t.Fatal(err)
+	}
+	rows := mustMerge(t, storetest.MustInit(t), options(Dataset{Name: "a", Paths: []string{link}}))
+	if p := rows[0].Sources[0].Path; p != filepath.Join(link, "a.jsonl") || rows[0].Lines != 5 {
+		t.Errorf("%d lines of %s", rows[0].Lines, p)
+	}
+	other := filepath.Join(dir, "other")
+	if err := os.Mkdir(other, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(other, "b.jsonl"), randomLines(2, 5))
+	if err := os.Symlink(real, filepath.Join(other, "more")); err != nil {
+		t.Fatal(err)
+	}
+	err := run(storetest.MustInit(t), options(Dataset{Name: "a", Paths: []string{other}}))
+	wants(t, err, filepath.Join(other, "more"), "a link to a directory")
+}
+
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
 	a := write(t, filepath.Join(dir, "a.jsonl"), randomLines(1, 5))

@@ -117,12 +117,18 @@ func expandPath(p string) ([]string, error) {
 	return all, nil
 }
 
-// walk finds the JSON-lines files under dir, links to files included.
+// walk finds the JSON-lines files under dir, links to files included. dir itself
+// may be a link; one to a directory below it is refused rather than left out.
 func walk(dir string) ([]string, error) {
 	var all []string
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(dir+string(filepath.Separator), func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
+		}
+		if e.Type()&fs.ModeSymlink != 0 {
+			if st, err := os.Stat(path); err == nil && st.IsDir() {
+				return fmt.Errorf("%s: is a link to a directory, which is not followed: name it as a path of its own", path)
+			}
 		}
 		for _, end := range endings() {
 			if !e.IsDir() && strings.HasSuffix(path, end) {
