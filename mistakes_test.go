@@ -157,3 +157,19 @@ func TestQuickCheckKeepsTheCursor(t *testing.T) {
 		t.Error("a full check that ended left its cursor")
 	}
 }
+
+// TestAuditOfWeights: the books hold every merged sample under weights and
+// splits too.
+func TestAuditOfWeights(t *testing.T) {
+	config, _ := quickstart(t)
+	edit(t, config, "tokenized_data.jsonl}", "tokenized_data.jsonl, weight: 0.5, eval: 7}")
+	edit(t, config, "data/C_tools}", "data/C_tools, weight: 2.5}")
+	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic").want(t, 0)
+	r := eagle(t, "audit", "-c", config).want(t, 0)
+	if !strings.Contains(r.out, "merged samples") || !strings.Contains(r.out, "repeated by weights") {
+		t.Errorf("the books:\n%s", r.out)
+	}
+	if strings.Contains(r.out, " 0 subsampled") || strings.Contains(r.out, " 0 repeated by weights") {
+		t.Errorf("nothing was weighted:\n%s", r.out)
+	}
+}

@@ -145,7 +145,7 @@ func Run(ctx context.Context, ws *store.Workspace, o Options, rep progress.Repor
 	}
 	row := store.OrderRow{
 		Algorithm: o.algorithm(), Seed: o.Seed, N: sel.n, Eval: int64(len(sel.eval)), Merged: sel.merged,
-		Subsampled: sel.subsampled, EvalTwins: sel.twins,
+		Subsampled: sel.subsampled, EvalTwins: sel.twins, Repeated: sel.repeated,
 	}
 	if row.N+row.Eval == 0 {
 		return row, errors.New("there is nothing to shuffle: no sample was accepted, or weights leave none")

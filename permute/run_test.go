@@ -144,7 +144,7 @@ func TestWeights(t *testing.T) {
 	merged(t, ws, dataset{"a", 0, 100}, dataset{"b", 1000, 50}, dataset{"c", 2000, 10}, dataset{"d", 3000, 20})
 	o := permute.Options{Seed: 7, Weights: map[string]float64{"a": 0.3, "b": 2.5, "c": 0}}
 	row, got := mustRun(t, ws, o)
-	if row.N != 30+125+20 || row.Subsampled != 70+10 || row.Eval != 0 || row.Merged != 180 {
+	if row.N != 30+125+20 || row.Subsampled != 70+10 || row.Repeated != 75 || row.Eval != 0 || row.Merged != 180 {
 		t.Fatalf("row %+v", row)
 	}
 	a, n := count(got, 0, 100)

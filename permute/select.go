@@ -19,6 +19,7 @@ type selection struct {
 	train      []uint32 // nil: every row once
 	eval       []uint32
 	subsampled int64
+	repeated   int64
 	twins      int64
 }
 
@@ -138,6 +139,8 @@ func (s *selection) takeTrain(rows []store.DatasetRow, o Options, out set) {
 		}
 		if w < 1 {
 			s.subsampled += int64(len(left)) - k
+		} else {
+			s.repeated += (int64(times)-1)*int64(len(left)) + k
 		}
 	}
 	s.n = int64(len(s.train))

@@ -99,6 +99,7 @@ type OrderRow struct {
 	// and those equal to an eval sample.
 	Subsampled int64  `msgpack:"u"`
 	EvalTwins  int64  `msgpack:"w"`
+	Repeated   int64  `msgpack:"r"` // training positions that a weight above one added
 	Hash       string `msgpack:"h"` // hex sha256 of the order file
 }
 

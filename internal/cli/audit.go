@@ -84,9 +84,12 @@ func audit(r store.Reader) ([]balance, error) {
 	if err != nil || !ok {
 		return books, err
 	}
-	if o.Merged == merged && o.Subsampled == 0 && o.EvalTwins == 0 {
-		books = append(books, newBalance("positions after weights and splits", o.N+o.Eval, part{"train", o.N}, part{"eval", o.Eval}))
+	split := []part{{"train", o.N - o.Repeated}, {"eval", o.Eval}, {"subsampled", o.Subsampled}, {"equal to one in eval", o.EvalTwins}}
+	if since := merged - o.Merged; since != 0 {
+		split = append(split, part{"merged since", since})
 	}
+	books = append(books, newBalance("merged samples", merged, split...))
+	books = append(books, newBalance("positions after weights and splits", o.N+o.Eval, part{"train", o.N - o.Repeated}, part{"repeated by weights", o.Repeated}, part{"eval", o.Eval}))
 	p, ok, err := r.Plan()
 	if err != nil || !ok || p.Order != o.ID {
 		return books, err

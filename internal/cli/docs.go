@@ -83,6 +83,7 @@ type shuffleDoc struct {
 	Eval       int64  `json:"eval"`
 	Subsampled int64  `json:"subsampled"`
 	EvalTwins  int64  `json:"eval_twins"`
+	Repeated   int64  `json:"repeated"`
 	Hash       string `json:"hash"`
 }
 
@@ -185,7 +186,7 @@ func datasetDocs(rows []store.DatasetRow) []datasetDoc {
 }
 
 func shuffleDocOf(o store.OrderRow) *shuffleDoc {
-	return &shuffleDoc{Algorithm: o.Algorithm, Seed: o.Seed, N: o.N, Eval: o.Eval, Subsampled: o.Subsampled, EvalTwins: o.EvalTwins, Hash: o.Hash}
+	return &shuffleDoc{Algorithm: o.Algorithm, Seed: o.Seed, N: o.N, Eval: o.Eval, Subsampled: o.Subsampled, EvalTwins: o.EvalTwins, Repeated: o.Repeated, Hash: o.Hash}
 }
 
 func planDocOf(p store.PlanRow) *planDoc {
