@@ -96,7 +96,7 @@ func (a arith) round(r []float32) {
 	case a.bf16.Half():
 		a.set.ToBF16(kernel.Words(r, len(r)), r)
 	case a.bf16 != nil:
-		roundBF16(r)
+		a.set.RoundBF16(r, r)
 	}
 }
 
@@ -138,9 +138,10 @@ func (a arith) keyRows(p packed, x []float32, ld, n, c int, zero []float32) {
 	}
 	for i := range p.k {
 		dst := p.f[c*p.k+i*kernel.Panel:][:kernel.Panel]
-		copy(dst, row(i))
 		if a.bf16 != nil {
-			roundBF16(dst)
+			a.set.RoundBF16(dst, row(i))
+		} else {
+			copy(dst, row(i))
 		}
 	}
 }
@@ -170,9 +171,7 @@ func (a arith) left(x []float32, ldx, m, k int, buf operandBuf) left {
 	}
 	l := left{m: m, ld: stride(k), f: buf.f}
 	for i := range m {
-		row := l.f[i*l.ld:][:k]
-		copy(row, x[i*ldx:])
-		roundBF16(row)
+		a.set.RoundBF16(l.f[i*l.ld:][:k], x[i*ldx:][:k])
 	}
 	return l
 }
@@ -184,10 +183,4 @@ func (a arith) mul(c []float32, ldc int, l left, p packed, acc bool) {
 		return
 	}
 	a.set.Gemm(c, ldc, l.f, l.ld, p.f, kernel.Up(l.m, kernel.RowTile), p.n, p.k, acc)
-}
-
-func roundBF16(x []float32) {
-	for i, v := range x {
-		x[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
-	}
 }

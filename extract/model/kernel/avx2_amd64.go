@@ -28,6 +28,9 @@ func rotate256(lo, hi, cos, sin *float32, n int)
 func bf16x256(dst *uint16, x *float32, n int)
 
 //go:noescape
+func round256(dst, x *float32, n int)
+
+//go:noescape
 func widen256(dst *float32, src *byte, n int)
 
 func avx2() *Set {
@@ -36,6 +39,6 @@ func avx2() *Set {
 			gemm6x16(kc, 2*mt, a, lda, b, c, ldc, acc)
 		},
 		softmax: softmax256, silu: silu256, sumsq: sumsq256, norm: norm256, add: add256, scale: scale256,
-		rotate: rotate256, bf16: bf16x256, widen: widen256, pack: packGeneric,
+		rotate: rotate256, bf16: bf16x256, round: round256, widen: widen256, pack: packGeneric,
 	})
 }

@@ -28,6 +28,9 @@ func rotate512(lo, hi, cos, sin *float32, n int)
 func bf16x512(dst *uint16, x *float32, n int)
 
 //go:noescape
+func round512(dst, x *float32, n int)
+
+//go:noescape
 func widen512(dst *float32, src *byte, n int)
 
 //go:noescape
@@ -39,7 +42,7 @@ func avx512() *Set {
 			gemm12x32(kc, mt, a, lda, b, c, ldc, acc)
 		},
 		softmax: softmax512, silu: silu512, sumsq: sumsq512, norm: norm512, add: add512, scale: scale512,
-		rotate: rotate512, bf16: bf16x512, widen: widen512, pack: pack512,
+		rotate: rotate512, bf16: bf16x512, round: round512, widen: widen512, pack: pack512,
 	})
 }
 

@@ -20,7 +20,10 @@ type BF16 struct {
 }
 
 // BF16s returns the families that this CPU can run, the fastest first.
-func BF16s() []*BF16 { return append(archBF16(), &BF16{name: "fma"}) }
+func BF16s() []*BF16 {
+	fast, slow := archBF16()
+	return append(append(fast, &BF16{name: "fma"}), slow...)
+}
 
 // Name is the name of the family.
 func (b *BF16) Name() string { return b.name }

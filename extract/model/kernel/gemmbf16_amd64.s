@@ -295,3 +295,25 @@ loop:
 	JNZ     loop
 	VZEROUPPER
 	RET
+
+// func round512(dst, x *float32, n int)
+TEXT ·round512(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), DI
+	MOVQ         x+8(FP), AX
+	MOVQ         n+16(FP), CX
+	VPBROADCASTD pairConst<>+0(SB), Z5
+	VPBROADCASTD pairConst<>+4(SB), Z6
+	VPBROADCASTD pairConst<>+8(SB), Z7
+	VPBROADCASTD pairConst<>+12(SB), Z8
+
+loop:
+	VMOVUPS (AX), Z0
+	ROUNDHIGH(Z0, Z2, Z3)
+	VPANDD  Z8, Z0, Z0
+	VMOVUPS Z0, (DI)
+	ADDQ    $64, AX
+	ADDQ    $64, DI
+	SUBQ    $16, CX
+	JNZ     loop
+	VZEROUPPER
+	RET

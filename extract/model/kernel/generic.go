@@ -18,6 +18,7 @@ func Generic() *Set {
 		scale:   scaleGeneric,
 		rotate:  rotateGeneric,
 		toBF16:  toBF16Generic,
+		round:   roundGeneric,
 		widen:   widenGeneric,
 		pack:    packGeneric,
 	}
@@ -167,14 +168,23 @@ func rotateGeneric(lo, hi, cos, sin []float32) {
 	}
 }
 
+func bf16(v float32) uint16 {
+	u := math.Float32bits(v)
+	if u&0x7fffffff > 0x7f800000 {
+		return uint16(u>>16) | 0x40 // a quiet NaN
+	}
+	return uint16((u + 0x7fff + u>>16&1) >> 16)
+}
+
 func toBF16Generic(dst []uint16, x []float32) {
 	for i, v := range x {
-		u := math.Float32bits(v)
-		if u&0x7fffffff > 0x7f800000 {
-			dst[i] = uint16(u>>16) | 0x40
-			continue
-		}
-		dst[i] = uint16((u + 0x7fff + u>>16&1) >> 16)
+		dst[i] = bf16(v)
+	}
+}
+
+func roundGeneric(dst, x []float32) {
+	for i, v := range x {
+		dst[i] = math.Float32frombits(uint32(bf16(v)) << 16)
 	}
 }
 

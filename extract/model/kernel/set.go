@@ -30,6 +30,7 @@ type Set struct {
 	scale   func(x []float32, f float32)
 	rotate  func(lo, hi, cos, sin []float32)
 	toBF16  func(dst []uint16, x []float32)
+	round   func(dst, x []float32)
 	widen   func(dst []float32, src []byte)
 	pack    func(dst []float32, rows *[Panel][]float32, k0, kc int)
 }
@@ -135,6 +136,9 @@ func (s *Set) Rotate(lo, hi, cos, sin []float32) {
 
 // ToBF16 rounds x to bfloat16, ties to even.
 func (s *Set) ToBF16(dst []uint16, x []float32) { s.toBF16(dst[:len(x)], x) }
+
+// RoundBF16 sets dst, which may be x, to x rounded as by ToBF16.
+func (s *Set) RoundBF16(dst, x []float32) { s.round(dst[:len(x)], x) }
 
 // FromBF16 widens len(dst) little-endian bfloat16 values of src.
 func (s *Set) FromBF16(dst []float32, src []byte) { s.widen(dst, src[:2*len(dst)]) }

@@ -268,3 +268,35 @@ loop:
 	JNZ       loop
 	VZEROUPPER
 	RET
+
+DATA highHalf<>+0(SB)/4, $0xffff0000
+GLOBL highHalf<>(SB), RODATA|NOPTR, $4
+
+// func round256(dst, x *float32, n int)
+TEXT ·round256(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), DI
+	MOVQ         x+8(FP), AX
+	MOVQ         n+16(FP), CX
+	VPBROADCASTD bf16Const<>+0(SB), Y5
+	VPBROADCASTD bf16Const<>+4(SB), Y6
+	VPBROADCASTD bf16Const<>+8(SB), Y7
+	VPBROADCASTD highHalf<>+0(SB), Y8
+	VPSLLD       $16, Y7, Y7
+
+loop:
+	VMOVUPS   (AX), Y0
+	VCMPPS    $3, Y0, Y0, Y4
+	VPSRLD    $16, Y0, Y1
+	VPAND     Y6, Y1, Y1
+	VPADDD    Y5, Y0, Y3
+	VPADDD    Y1, Y3, Y3
+	VPOR      Y7, Y0, Y1
+	VBLENDVPS Y4, Y1, Y3, Y3
+	VPAND     Y8, Y3, Y3
+	VMOVUPS   Y3, (DI)
+	ADDQ      $32, AX
+	ADDQ      $32, DI
+	SUBQ      $8, CX
+	JNZ       loop
+	VZEROUPPER
+	RET

@@ -58,6 +58,17 @@ func TestVectorOps(t *testing.T) {
 					s.Softmax(y, 0.125, &st)
 					y[0], x[0] = st.Sum, st.Alpha
 				})
+				both("round", func(s *Set, x, y []float32) {
+					x[0], x[n/2] = float32(math.NaN()), float32(math.Inf(-1))
+					s.RoundBF16(y, x)
+					h := make([]uint16, n)
+					s.ToBF16(h, x)
+					for i, v := range h {
+						if math.Float32bits(y[i]) != uint32(v)<<16 {
+							t.Fatalf("%s round: %g gives %g, ToBF16 gives %#x", s.Name(), x[i], y[i], v)
+						}
+					}
+				})
 				both("bf16", func(s *Set, x, y []float32) {
 					h := make([]uint16, n)
 					s.ToBF16(h, x)

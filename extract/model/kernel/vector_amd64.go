@@ -12,6 +12,7 @@ type vectorOps struct {
 	scale   func(x *float32, n int, f float32)
 	rotate  func(lo, hi, cos, sin *float32, n int)
 	bf16    func(dst *uint16, x *float32, n int)
+	round   func(dst, x *float32, n int)
 	widen   func(dst *float32, src *byte, n int)
 	pack    func(dst []float32, rows *[Panel][]float32, k0, kc int)
 }
@@ -56,6 +57,7 @@ func vector(name string, v vectorOps) *Set {
 		scale:  v.scaleRow,
 		rotate: v.rotateRow,
 		toBF16: v.bf16Row,
+		round:  v.roundRow,
 		widen:  v.widenRow,
 		pack:   v.pack,
 	}
@@ -91,6 +93,14 @@ func (v vectorOps) bf16Row(dst []uint16, x []float32) {
 		v.bf16(&dst[0], &x[0], n)
 	}
 	toBF16Generic(dst[n:], x[n:])
+}
+
+func (v vectorOps) roundRow(dst, x []float32) {
+	n := body(len(x))
+	if n > 0 {
+		v.round(&dst[0], &x[0], n)
+	}
+	roundGeneric(dst[n:], x[n:])
 }
 
 func (v vectorOps) widenRow(dst []float32, src []byte) {
