@@ -36,8 +36,8 @@ var law = []struct {
 	{"extract/backend/native/...", []string{"extract/backend", "extract/backend/native/...", "extract/model/..."}},
 	{"extract/backend/...", []string{"extract/backend/..."}},
 	{"extract/export", []string{"internal/fsx", "internal/fault"}},
-	{"extract/export/...", []string{"extract/export/...", "internal/fsx", "internal/fault", "internal/compress"}},
-	{"extract/exporter", []string{"store", "store/samples", "store/blob", "store/genindex", "store/states", "extract/export/...", "internal/progress", "internal/fault", "internal/fsx", "internal/compress"}},
+	{"extract/export/...", []string{"extract/export/...", "extract/model/tensor", "internal/fsx", "internal/fault", "internal/compress"}},
+	{"extract/exporter", []string{"store/codec", "extract/model/safetensors", "extract/model/tensor", "store", "store/samples", "store/blob", "store/genindex", "store/states", "extract/export/...", "internal/progress", "internal/fault", "internal/fsx", "internal/compress"}},
 	{"store/codec/...", []string{"store/codec/..."}},
 	{"store/blob", []string{"store/codec", "internal/fault", "internal/fsx"}},
 	{"store/genindex", []string{"store/blob", "internal/fault", "internal/fsx"}},
@@ -57,6 +57,7 @@ var owners = map[string][]string{
 	"github.com/urfave/cli/v2":          {"internal/cli"},
 	"github.com/pierrec/lz4/v4":         {"store/codec", "internal/compress"},
 	"go.yaml.in/yaml/v3":                {"internal/config"},
+	"github.com/apache/arrow-go/v18":    {"extract/export/trainer"},
 }
 
 const module = "eaglebatch"

@@ -23,12 +23,19 @@ func (e *env) exportCommand() *cli.Command {
 			"source dataset and line; in the order of the plan in force and cut as it cuts.\n\n" +
 			"  eaglebatch export --to jsonl --out samples --compress zst\n\n" +
 			"A file that is there with the same content is left alone, one with other content only\n" +
-			"replaced with --force.\n\n" + exitTable,
+			"replaced with --force.\n\n" +
+			"specforge, speculators and modelopt write the samples of a sealed generation with their hidden\n" +
+			"states, a file each, as those projects' own tools do, into a directory of their own; asked for\n" +
+			"again after an interruption it goes on. export.json says what it is an export of, files.jsonl\n" +
+			"lists the files with size and xxh64.\n\n" +
+			"  eaglebatch export --to specforge --out hidden_states\n\n" + exitTable,
 		Flags: []cli.Flag{
 			jsonFlag(),
-			&cli.StringFlag{Name: "to", Usage: "`FORMAT`: jsonl"},
+			&cli.StringFlag{Name: "to", Usage: "`FORMAT`: jsonl, or with states specforge, speculators, modelopt"},
 			&cli.StringFlag{Name: "out", Usage: "directory, or for jsonl a file that ends in .jsonl[.gz|.zst|.lz4]"},
-			&cli.StringFlag{Name: "split", Usage: "only train or eval"},
+			&cli.StringFlag{Name: "split", Usage: "only train or eval (with states: one of them, train by default)"},
+			&cli.StringFlag{Name: "generation", Usage: "with states: number or name of the `GENERATION`; default: the newest that is sealed"},
+			&cli.BoolFlag{Name: "synthetic", Usage: "with states: export made-up ones too"},
 			&cli.StringFlag{Name: "compress", Usage: "jsonl: gz, zst or lz4"},
 			&cli.BoolFlag{Name: "segments", Usage: "jsonl: say where prompt, reasoning, response and tool calls end"},
 			&cli.BoolFlag{Name: "force", Usage: "replace files of other content"},
@@ -61,11 +68,7 @@ func (e *env) export(c *cli.Context) error {
 	case "jsonl":
 		return cancelled(ctx, e.exportJSONL(ctx, c, dir, out))
 	default:
-		err := usagef("--to %q: want jsonl", to)
-		if near := human.Nearest(to, []string{"jsonl"}); near != "" {
-			err = withHint(err, "did you mean %s?", near)
-		}
-		return err
+		return cancelled(ctx, e.exportStates(ctx, c, dir, out, to))
 	}
 }
 

@@ -85,6 +85,7 @@ func writeAll(t *testing.T, dir string) {
 	newCase(t, dir, "synthetic", m).sealed(1)
 	m.Synthetic = false
 	newCase(t, dir, "building", m).building(1)
+	writeExports(t, dir)
 }
 
 func meta(codec, dtype string) blob.Meta {
@@ -315,7 +316,7 @@ func (c *testCase) file(name string) genindex.ManifestFile {
 func (c *testCase) pointing(gen, older uint32) {
 	c.begin(gen)
 	expect := c.index("index.ebi", blobs(), older, false)
-	c.seal(nil, []genindex.Need{{Generation: older, Path: fmt.Sprintf("../%06d", older), Hash: c.hash[older]}}, expect)
+	c.seal([]genindex.ManifestFile{c.head()}, []genindex.Need{{Generation: older, Path: fmt.Sprintf("../%06d", older), Hash: c.hash[older]}}, expect)
 }
 
 func (c *testCase) seal(files []genindex.ManifestFile, needs []genindex.Need, expect []want) {
