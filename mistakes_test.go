@@ -173,3 +173,21 @@ func TestAuditOfWeights(t *testing.T) {
 		t.Errorf("nothing was weighted:\n%s", r.out)
 	}
 }
+
+// TestMistakesAreNamed: what cannot be done says why, with the code for it.
+func TestMistakesAreNamed(t *testing.T) {
+	config, work := quickstart(t)
+	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic", "--max-tokens", "2").want(t, 2).says(t, "the plan holds no sample", "emptied by the cap of 2 tokens")
+	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic", "--redo", "plan").want(t, 0)
+	eagle(t, "cat", "-c", config, "2:363").want(t, 2).says(t, "positions 0 to 362")
+	eagle(t, "cat", "-c", config, "9:0").want(t, 2).says(t, `no generation "9"`)
+	index := filepath.Join(work, "generations", "000002", "index.ebi")
+	if err := os.Rename(index, index+"~"); err != nil {
+		t.Fatal(err)
+	}
+	eagle(t, "cat", "-c", config, "2:0").want(t, 12)
+	if err := os.Remove(filepath.Join(work, "checkpoints.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	eagle(t, "cat", "-c", config, "2:0").want(t, 12).says(t, "check --rebuild-log")
+}

@@ -95,11 +95,14 @@ func findGeneration(r store.Reader, ref string) (store.GenerationRow, error) {
 
 // openGeneration opens a generation of the workspace in dir for reading.
 func openGeneration(dir, ref string) (*store.Snapshot, store.GenerationRow, *states.Generation, error) {
-	snap, err := store.Inspect(dir)
+	snap, damage := store.Inspect(dir)
 	if snap == nil {
-		return nil, store.GenerationRow{}, nil, err
+		return nil, store.GenerationRow{}, nil, damage
 	}
 	g, err := findGeneration(snap, ref)
+	if err != nil && damage != nil {
+		err = damage // it may stand behind the damage
+	}
 	if err != nil {
 		return nil, g, nil, err
 	}
@@ -111,6 +114,9 @@ func openGeneration(dir, ref string) (*store.Snapshot, store.GenerationRow, *sta
 		path = filepath.Join(dir, path)
 	}
 	x, err := states.Open(path, g.State == store.GenBuilding)
+	if err != nil && g.State == store.GenSealed && exitCode(err) == ExitError {
+		err = &store.CorruptError{Path: path, Offset: -1, Err: err}
+	}
 	return snap, g, x, err
 }
 
@@ -125,6 +131,9 @@ func catSample(dir, arg string, values int) (*catDoc, error) {
 		return nil, err
 	}
 	defer x.Close()
+	if most := x.Index().Positions(); n < 0 || n >= most {
+		return nil, usagef("cat %q: generation %d has positions 0 to %d", arg, g.ID, most-1)
+	}
 	s, err := x.At(n)
 	if err != nil {
 		return nil, err

@@ -13,19 +13,6 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-const sampleConfig = `# eaglebatch: see README.md for every key
-work: ./work
-datasets:                       # merged in this order
-  - {name: A, path: data/A/tokenized_data.jsonl}
-  # - {name: B, path: "data/B/*.jsonl.zst", weight: 1.0, eval: 200}
-model: ./models/target          # HF directory (config.json, *.safetensors) or a .gguf
-merge: {dedup: content, max_rejects: 1%, min_loss_tokens: 1}
-shuffle: {seed: 42, algorithm: numpy}
-plan: {layers: auto, max_tokens: 8192, overlong: truncate, dtype: bf16, drop: [], reserve: 5%}
-gc: {keep: 1, min_age: 24h}
-extract: {backend: native, memory: 4GiB, codec: lz4-planes, max_quarantined: 1%}
-`
-
 func (e *env) initCommand() *cli.Command {
 	return &cli.Command{
 		Name: "init", Usage: "write a configuration to start from, and make the workspace it names",
@@ -36,7 +23,7 @@ func (e *env) initCommand() *cli.Command {
 			path := e.configPath(c)
 			if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 				if err := e.fs.WriteFileAtomic(path, func(w io.Writer) error {
-					_, err := io.WriteString(w, sampleConfig)
+					_, err := io.WriteString(w, config.Sample)
 					return err
 				}); err != nil {
 					return err

@@ -8,6 +8,7 @@ import (
 
 	"eaglebatch/extract"
 	"eaglebatch/extract/model"
+	"eaglebatch/internal/config"
 	"eaglebatch/internal/human"
 	"eaglebatch/internal/pipeline"
 	"eaglebatch/plan"
@@ -153,6 +154,10 @@ func (j *job) extractOptions(ctx context.Context) (extract.Options, func(), erro
 // seals a proof first where there is room for it.
 func (j *job) decide(ctx context.Context) error {
 	p, open, err := j.undecided()
+	if err == nil && p.Samples == 0 {
+		return fmt.Errorf("%w: the plan holds no sample: %s dropped, %s over length, %s emptied by the cap of %s tokens (their supervised part lies behind it)",
+			config.ErrConfig, human.Count(p.Dropped), human.Count(p.OverLength), human.Count(p.Emptied), human.Count(p.MaxTokens))
+	}
 	if err != nil || !open {
 		return err
 	}

@@ -28,7 +28,7 @@ type VLLM struct {
 	Key    string
 	// Terse makes it one that does not tell its max_model_len.
 	Terse bool
-	Delay  time.Duration // of a write
+	Delay time.Duration // of a write
 	// InPlace makes the writer one of before safetensors 0.8: the file has its
 	// full size at once, and zeros.
 	InPlace bool
