@@ -29,11 +29,16 @@ func TestSealsAndReadsBack(t *testing.T) {
 	}
 }
 
-// TestSameBytes: neither slots nor the order of answers change a byte.
+// TestSameBytes: neither slots nor the order of answers change a byte. With
+// several slots it is chance which sample a request number falls on, so each
+// run has one fault: two could meet the same sample, which is then set aside.
 func TestSameBytes(t *testing.T) {
 	var want map[string]string
-	for _, slots := range []int{1, 2, 3} {
-		for _, faults := range []string{"", "out-of-order", "die@7,flaky@11,nan@15,dup@19,short@23"} {
+	faults := map[int][]string{1: {"", "out-of-order", "die@7,flaky@11,nan@15,dup@19,short@23"}}
+	faults[2] = []string{"", "out-of-order", "die@7", "flaky@11", "nan@15", "dup@19", "short@23"}
+	faults[3] = faults[2]
+	for slots := 1; slots <= 3; slots++ {
+		for _, faults := range faults[slots] {
 			t.Run(fmt.Sprintf("%d slots %s", slots, faults), func(t *testing.T) {
 				w := newWorld(t, planned{lengths: lengths(40, 300), repeats: 2})
 				got := w.files(w.seal(w.options(w.backend(slots, faults))).Generation)

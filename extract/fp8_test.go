@@ -38,7 +38,7 @@ func TestFP8(t *testing.T) {
 			}
 			w.costs(g)
 			other := newWorld(t, p)
-			sameFiles(t, w.files(g), other.files(other.seal(other.options(other.backend(3, "die@7,flaky@11,nan@15"))).Generation))
+			sameFiles(t, w.files(g), other.files(other.seal(other.options(other.backend(3, "nan@15"))).Generation))
 		})
 	}
 }
