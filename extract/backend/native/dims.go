@@ -27,12 +27,14 @@ type dims struct {
 	kvW                      int // k or v of one row
 	qkvP                     int // q, k and v of one row
 	ffn, ffnP                int
+	ffnB                     int // a block of it: engine.mlp
 	wideS                    int // widest result of a product: q|k|v or gate|up
-	maxK                     int // widest operand
+	inS                      int // widest operand that is a whole row of the model
+	maxK                     int // widest row that is packed
 	vocab                    int
 }
 
-func newDims(s model.Spec) dims {
+func newDims(s model.Spec, a arith) dims {
 	d := dims{
 		hidden: s.Hidden, hiddenP: kernel.Up(s.Hidden, kernel.Panel),
 		heads: s.Heads, kvHeads: s.KVHeads,
@@ -44,8 +46,13 @@ func newDims(s model.Spec) dims {
 	d.qP = kernel.Up(d.qW, kernel.Panel)
 	d.qkvP = kernel.Up(d.qW+2*d.kvW, kernel.Panel)
 	d.hiddenS, d.qS, d.headS = stride(d.hiddenP), stride(d.qP), stride(d.headP)
-	d.wideS = stride(max(d.qkvP, 2*d.ffnP))
-	d.maxK = max(d.hiddenS, d.qS, stride(d.ffnP), stride(keyBlock))
+	d.ffnB = d.ffnP
+	if !a.bf16.Half() {
+		d.ffnB = kernel.KSplit(d.ffnP)
+	}
+	d.wideS = stride(max(d.qkvP, 2*d.ffnB))
+	d.inS = max(d.hiddenS, d.qS)
+	d.maxK = max(d.inS, stride(d.ffnP), stride(keyBlock))
 	return d
 }
 

@@ -19,22 +19,24 @@ type engine struct {
 	dtype   string
 	table   rotation
 
-	layer                arena // all of a packed layer
-	qkv, o, gateUp, down packed
-	attnNorm, mlpNorm    []float32 // padded
-	qNorm, kNorm         []float32
-	x                    []float32 // [rows, hiddenS]: the residual stream
-	q                    []float32 // [rows, qS]: queries, then what attention gives
-	kv                   []float32 // [rows, 2·kvW]: keys, values
-	keys, values         packed    // [kvHeads][keys of the batch]
-	zero                 []float32 // a panel's row of zeros
-	workers              []worker
+	layer             arena // all of a packed layer
+	qkv, o, down      packed
+	gateUp            []packed  // for each block of the MLP: its columns of gate, then of up
+	attnNorm, mlpNorm []float32 // padded
+	qNorm, kNorm      []float32
+	x                 []float32 // [rows, hiddenS]: the residual stream
+	q                 []float32 // [rows, qS]: queries, then what attention gives
+	kv                []float32 // [rows, 2·kvW]: keys, values
+	keys, values      packed    // [kvHeads][keys of the batch]
+	zero              []float32 // a panel's row of zeros
+	workers           []worker
 }
 
 // worker is a thread's scratch memory.
 type worker struct {
-	norm, wide, out []float32 // [rowBlock, …]
-	operand, scores operandBuf
+	norm, wide, out []float32  // [rowBlock, …]
+	operand, inner  operandBuf // of what a product multiplies; of what the MLP's last one does
+	scores          operandBuf
 	rows            []float32 // rows being packed
 	qt, score, acc  []float32 // attention: [queryBlock, …]
 	state           []kernel.SoftmaxState
@@ -49,7 +51,9 @@ func (b *Backend) newEngine() *engine {
 	a := e.layer
 	e.qkv = a.take(e.qkvP, e.hiddenP)
 	e.o = a.take(e.hiddenP, e.qP)
-	e.gateUp = a.take(2*e.ffnP, e.hiddenP)
+	for f := 0; f < e.ffnP; f += e.ffnB {
+		e.gateUp = append(e.gateUp, a.take(2*min(e.ffnB, e.ffnP-f), e.hiddenP))
+	}
 	e.down = a.take(e.hiddenP, e.ffnP)
 	e.workers = make([]worker, e.threads)
 	for i := range e.workers {
@@ -57,7 +61,8 @@ func (b *Backend) newEngine() *engine {
 			norm:    make([]float32, rowBlock*e.hiddenS),
 			wide:    make([]float32, rowBlock*e.wideS),
 			out:     make([]float32, rowBlock*e.hiddenS),
-			operand: e.newOperand(rowBlock * e.maxK),
+			operand: e.newOperand(rowBlock * e.inS),
+			inner:   e.newOperand(rowBlock * stride(e.ffnB)),
 			scores:  e.newOperand(queryBlock * scoreS),
 			rows:    make([]float32, kernel.Panel*e.maxK),
 			qt:      make([]float32, queryBlock*e.headS),
@@ -189,19 +194,33 @@ func (e *engine) finish(w *worker, b *batch, l, i int) {
 	e.mul(w.out, e.hiddenS, e.left(e.q[from*e.qS:], e.qS, n, e.qP, w.operand), e.o, false)
 	e.addRows(w, blk.OBias, from, to)
 	e.normRows(w, e.mlpNorm, from, to)
-	e.mul(w.wide, e.wideS, e.left(w.norm, e.hiddenS, n, e.hiddenP, w.operand), e.gateUp, false)
-	for r := range n {
-		gate, up := w.wide[r*e.wideS:][:e.ffnP], w.wide[r*e.wideS+e.ffnP:][:e.ffnP]
-		addBias(gate, blk.GateBias)
-		addBias(up, blk.UpBias)
-		e.set.SiLUMul(gate, up)
-	}
-	e.mul(w.out, e.hiddenS, e.left(w.wide, e.wideS, n, e.ffnP, w.operand), e.down, false)
+	e.mlp(w, blk, n)
 	e.addRows(w, blk.DBias, from, to)
 	for r := from; r < to; r++ {
 		e.save(b, l+1, r)
 	}
 }
+
+// mlp computes the MLP of n rows of w.norm into w.out, by blocks of its inner
+// width: what lies between the products stays in the cache. The blocks are
+// those in which the last product sums over k anyway, so bytes are the same.
+func (e *engine) mlp(w *worker, blk *model.Block, n int) {
+	in := e.left(w.norm, e.hiddenS, n, e.hiddenP, w.operand)
+	for i, p := range e.gateUp {
+		f, width := i*e.ffnB, p.n/2
+		e.mul(w.wide, e.wideS, in, p, false)
+		for r := range n {
+			gate, up := w.wide[r*e.wideS:][:width], w.wide[r*e.wideS+width:][:width]
+			addBias(gate, part(blk.GateBias, f, width))
+			addBias(up, part(blk.UpBias, f, width))
+			e.set.SiLUMul(gate, up)
+		}
+		e.mul(w.out, e.hiddenS, e.left(w.wide, e.wideS, n, width, w.inner), e.down.at(f*e.down.n, e.down.n, width), i > 0)
+	}
+}
+
+// part returns up to n values of x from the one at i on.
+func part(x []float32, i, n int) []float32 { return x[min(i, len(x)):min(i+n, len(x))] }
 
 // addRows adds what a product gave, and its bias, to the residual stream.
 func (e *engine) addRows(w *worker, bias []float32, from, to int) {
@@ -216,6 +235,7 @@ func (e *engine) addRows(w *worker, bias []float32, from, to int) {
 type segment struct {
 	tensor.Matrix
 	source func(int) int // stored row of row i; nil: i itself
+	first  int           // row of the matrix
 	rows   int           // with padding
 }
 
@@ -223,10 +243,12 @@ type segment struct {
 func (e *engine) packLayer(blk *model.Block) {
 	e.attnNorm, e.mlpNorm = padded(blk.AttnNorm, e.hiddenP), padded(blk.MLPNorm, e.hiddenP)
 	e.qNorm, e.kNorm = blk.QNorm, blk.KNorm
-	e.packMatrix(e.qkv, segment{blk.Q, e.dec.SourceRow, e.qW}, segment{blk.K, e.dec.SourceRow, e.kvW}, segment{blk.V, nil, e.kvW})
-	e.packMatrix(e.o, segment{blk.O, nil, e.hiddenP})
-	e.packMatrix(e.gateUp, segment{blk.Gate, nil, e.ffnP}, segment{blk.Up, nil, e.ffnP})
-	e.packMatrix(e.down, segment{blk.Down, nil, e.hiddenP})
+	e.packMatrix(e.qkv, segment{blk.Q, e.dec.SourceRow, 0, e.qW}, segment{blk.K, e.dec.SourceRow, 0, e.kvW}, segment{blk.V, nil, 0, e.kvW})
+	e.packMatrix(e.o, segment{blk.O, nil, 0, e.hiddenP})
+	for i, p := range e.gateUp {
+		e.packMatrix(p, segment{blk.Gate, nil, i * e.ffnB, p.n / 2}, segment{blk.Up, nil, i * e.ffnB, p.n / 2})
+	}
+	e.packMatrix(e.down, segment{blk.Down, nil, 0, e.hiddenP})
 }
 
 func padded(x []float32, n int) []float32 {
@@ -245,7 +267,7 @@ func (e *engine) packMatrix(p packed, segs ...segment) {
 					r -= s.rows
 					continue
 				}
-				if r < s.Rows {
+				if r += s.first; r < s.Rows {
 					if s.source != nil {
 						r = s.source(r)
 					}

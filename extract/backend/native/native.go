@@ -67,7 +67,7 @@ func New(modelPath string, o Options) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("native: %w", err)
 	}
-	b.dec, b.dims = dec, newDims(dec.Spec)
+	b.dec, b.dims = dec, newDims(dec.Spec, arith{b.set, b.bf16})
 	if err := b.validate(); err != nil {
 		_ = dec.Close() // nothing was written; the first error counts
 		return nil, fmt.Errorf("native: %w", err)
@@ -141,7 +141,7 @@ func (b *Backend) Need() Need {
 	if b.bf16.Half() {
 		word, operand = 2, 2
 	}
-	worker := 4*rowBlock*(2*d.hiddenS+d.wideS) + operand*rowBlock*d.maxK + 4*kernel.Panel*d.maxK +
+	worker := 4*rowBlock*(2*d.hiddenS+d.wideS) + operand*rowBlock*(d.inS+stride(d.ffnB)) + 4*kernel.Panel*d.maxK +
 		4*queryBlock*(d.headS+scoreS+d.headP+3) + operand*queryBlock*scoreS
 	row := 4 * (d.hiddenS + d.qS + 2*d.kvW) // of the batch, in whole blocks
 	token := row + 2*word*d.kvHeads*d.headP + 4*2*d.headDim + 2*b.rowBytes()
@@ -169,9 +169,9 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 
 // version names what the bytes of a row depend on besides the model.
 func (b *Backend) version() string {
-	v := "1 fp32"
+	v := "2 fp32"
 	if b.bf16 != nil {
-		v = "1 bf16-" + b.bf16.Name()
+		v = "2 bf16-" + b.bf16.Name()
 	}
 	return v + " " + runtime.GOARCH
 }

@@ -287,10 +287,11 @@ func TestNeed(t *testing.T) {
 		count(nil, e.keys.h)
 		count(nil, e.values.h)
 		for _, w := range e.workers {
-			for _, x := range [][]float32{w.norm, w.wide, w.out, w.rows, w.qt, w.score, w.acc, w.operand.f, w.scores.f} {
+			for _, x := range [][]float32{w.norm, w.wide, w.out, w.rows, w.qt, w.score, w.acc, w.operand.f, w.inner.f, w.scores.f} {
 				count(x, nil)
 			}
 			count(nil, w.operand.h)
+			count(nil, w.inner.h)
 			count(nil, w.scores.h)
 			total += 12 * len(w.state)
 		}

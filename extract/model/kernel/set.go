@@ -59,9 +59,14 @@ func ByName(name string) (*Set, error) {
 // Up rounds n up to a multiple of m.
 func Up(n, m int) int { return (n + m - 1) / m * m }
 
-// kSplit returns the size of the blocks that k is cut into.
-func kSplit(k int) int {
+// KSplit returns the size of the blocks that k is cut into: for a k that is a
+// multiple of Panel another such, so that the blocks of what one product gives
+// can be those that the next one sums.
+func KSplit(k int) int {
 	blocks := (k + KBlock - 1) / KBlock
+	if k%Panel == 0 {
+		return Up((k+blocks-1)/blocks, Panel)
+	}
 	return Up((k+blocks-1)/blocks, 4)
 }
 
@@ -72,7 +77,7 @@ func (s *Set) Gemm(c []float32, ldc int, a []float32, lda int, b []float32, m, n
 		return
 	}
 	_, _, _ = a[(m-1)*lda+k-1], b[n*k-1], c[(m-1)*ldc+n-1]
-	step := kSplit(k)
+	step := KSplit(k)
 	// The columns go in groups whose part of c stays in the cache while all
 	// blocks of k are added to it.
 	for g := 0; g < n; g += groupPanels * Panel {
@@ -93,7 +98,7 @@ func PackedLen(n, k int) int { return Up(n, Panel) * Up(k, 4) }
 // into dst, which holds all of it: the rows from row p on. Rows that are nil
 // are zero.
 func (s *Set) PackPanel(dst []float32, rows *[Panel][]float32, p, n, k int) {
-	step := kSplit(k)
+	step := KSplit(k)
 	for k0 := 0; k0 < k; k0 += step {
 		kc := min(step, k-k0)
 		s.pack(dst[n*k0+p*kc:][:kc*Panel], rows, k0, kc)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
 )
 
 // Type is a number format. The names are those of safetensors and, for block
@@ -126,11 +127,20 @@ func (m Matrix) Raw(i int) []byte {
 // Row decodes row i into dst, which holds Cols values.
 func (m Matrix) Row(i int, dst []float32) { Decode(m.Type, m.Raw(i), dst[:m.Cols]) }
 
+func littleEndian() bool {
+	x := uint16(1)
+	return *(*byte)(unsafe.Pointer(&x)) == 1
+}
+
 // Decode decodes len(dst) values of type t from src. It panics where src is
 // too short or t cannot be decoded: callers have checked both.
 func Decode(t Type, src []byte, dst []float32) {
 	switch t {
 	case F32:
+		if littleEndian() {
+			copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(dst))), 4*len(dst)), src[:4*len(dst)])
+			return
+		}
 		for i := range dst {
 			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
 		}
