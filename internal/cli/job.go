@@ -110,6 +110,10 @@ func (j *job) ingestOptions() (ingest.Options, error) {
 	if vocab == 0 {
 		return ingest.Options{}, withHint(fmt.Errorf("%w: the vocabulary size is not known", config.ErrConfig), "set 'model:', or merge.vocab_size")
 	}
+	if most := j.model.Vocab; most > 0 && vocab > most {
+		return ingest.Options{}, withHint(fmt.Errorf("%w: merge.vocab_size is %d, the model knows ids 0 to %d: it could not run on others", config.ErrConfig, vocab, most-1),
+			"leave merge.vocab_size out: it is for datasets without a model")
+	}
 	if len(j.cfg.Datasets) == 0 {
 		return ingest.Options{}, fmt.Errorf("%w: %s: no datasets", config.ErrConfig, j.cfg.File)
 	}
