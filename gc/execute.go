@@ -100,6 +100,9 @@ func (x *executor) item(it Item) error {
 	case ActionKeep:
 		return nil
 	case ActionFinish:
+		if err := x.durable(g); err != nil {
+			return err
+		}
 		return x.restored(g)
 	case ActionUnlink:
 		return x.unlink(g)
@@ -120,7 +123,7 @@ func (x *executor) trash(it Item) (g store.GenerationRow, err error) {
 	g = it.Generation
 	if g.State == store.GenCondemned {
 		if moved, err := exists(x.site.inTrash(g)); err != nil || moved {
-			return x.trashed(g, err)
+			return x.trashed(g, errors.Join(err, x.durable(g)))
 		}
 	}
 	pl, err := x.site.open(g)
@@ -150,6 +153,20 @@ func (x *executor) trash(it Item) (g store.GenerationRow, err error) {
 		return g, errors.Join(err, x.reprieve(was, g))
 	}
 	return x.trashed(g, x.fs.Point(fault.GCAfterTrash))
+}
+
+// durable makes a rename durable that an earlier attempt did not live to sync.
+func (x *executor) durable(g store.GenerationRow) error {
+	path, err := x.site.path(g)
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{filepath.Dir(path), filepath.Dir(x.site.inTrash(g))} {
+		if err := x.fs.SyncDir(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // condemn records that a generation goes, and where to.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"eaglebatch/internal/fault"
+	"eaglebatch/internal/fsx"
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
 	"eaglebatch/store/retain"
@@ -221,6 +223,12 @@ func TestPinAndRetire(t *testing.T) {
 	if it := item(t, mustPlan(t, ws, Options{Keep: 1}), g.ID); it.Action != ActionTrash {
 		t.Errorf("retired: %+v", it)
 	}
+	if err := Restore(t.Context(), ws, "g"); err != nil {
+		t.Fatal(err)
+	}
+	if r := row(t, ws, g.ID); r.State != store.GenSealed || r.Pinned == "" {
+		t.Errorf("its retirement taken back: %+v", r)
+	}
 }
 
 func TestExecuteRefusesAChangedPlan(t *testing.T) {
@@ -323,5 +331,32 @@ func TestInterruptedRestore(t *testing.T) {
 	}
 	if r := row(t, ws, g.ID); r.State != store.GenAbandoned || r.Pinned == "" || r.Trash != "" || !there(t, filepath.Join(ws.GenerationDir(g), "blob-000000.ebb")) {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestInterruptedTrash: a rename that a killed sweep did not live to sync is
+// durable before the ledger relies on it.
+func TestInterruptedTrash(t *testing.T) {
+	ws := storetest.MustInitFS(t, t.TempDir(), &fsx.FS{Faults: fault.New(fault.GCAfterCondemn, 1)})
+	g := put(t, ws, "g", store.GenAbandoned, nil)
+	if _, err := Execute(t.Context(), ws, mustPlan(t, ws, Options{}), Options{}, progress.Nop{}); !errors.Is(err, fault.ErrInjected) {
+		t.Fatal(err)
+	}
+	to := filepath.Join(ws.Dir(), row(t, ws, g.ID).Trash)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o777), os.Rename(ws.GenerationDir(g), to), ws.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var ops []string
+	ws = storetest.MustInitFS(t, ws.Dir(), &fsx.FS{Trace: func(o fsx.Op) { ops = append(ops, string(o.Kind)+" "+filepath.Base(o.Path)) }})
+	ops = nil
+	mustExecute(t, ws, Options{MinAge: time.Hour})
+	commit := slices.Index(ops, "commit manifest.db")
+	for _, dir := range []string{"dirsync generations", "dirsync trash"} {
+		if at := slices.Index(ops, dir); at < 0 || at > commit {
+			t.Errorf("%s is not before the commit: %v", dir, ops)
+		}
+	}
+	if r := row(t, ws, g.ID); r.State != store.GenTrashed {
+		t.Errorf("it is %s", r.State)
 	}
 }

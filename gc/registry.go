@@ -72,7 +72,7 @@ func Retire(ctx context.Context, ws *store.Workspace, name string) error {
 	})
 }
 
-// Restore takes a generation back out of the trash. It is pinned, so that the
+// Restore takes a generation back out of the trash, or its retirement back. It is pinned, so that the
 // next sweep does not take it again.
 func Restore(ctx context.Context, ws *store.Workspace, name string) error {
 	var g store.GenerationRow
@@ -100,6 +100,8 @@ func Restore(ctx context.Context, ws *store.Workspace, name string) error {
 
 func (x *executor) restore(g store.GenerationRow) (err error) {
 	switch {
+	case g.State == store.GenRetired && g.Path != "" && g.Kind != retain.KindSamples:
+		return x.restored(g) // it lies in its place
 	case g.State != store.GenTrashed && g.State != store.GenCondemned:
 		return fmt.Errorf("it is %s, not in the trash", g.State)
 	case g.Path == "":
@@ -114,6 +116,9 @@ func (x *executor) restore(g store.GenerationRow) (err error) {
 	} else if there {
 		if moved, err := exists(x.site.inTrash(g)); err != nil || moved {
 			return errors.Join(err, fmt.Errorf("%s is taken", path))
+		}
+		if err := x.durable(g); err != nil {
+			return err
 		}
 		return x.restored(g)
 	}

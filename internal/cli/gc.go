@@ -182,8 +182,8 @@ func (e *env) generationsCommand() *cli.Command {
 		Subcommands: []*cli.Command{
 			change("pin", "keep a generation whatever gc.keep says", "pinned; gc keeps it", func(s *session, n string) error { return gc.Pin(s.c.Context, s.ws, n, s.c.String("reason")) }),
 			change("unpin", "undo pin", "no longer pinned", func(s *session, n string) error { return gc.Unpin(s.c.Context, s.ws, n) }),
-			change("retire", "let gc reclaim a generation although it is the newest", "retired; 'gc --apply' moves it to the trash, 'generations restore' takes it back from there", func(s *session, n string) error { return gc.Retire(s.c.Context, s.ws, n) }),
-			change("restore", "take a generation back out of the trash", "restored, and pinned so that gc keeps it", func(s *session, n string) error { return gc.Restore(s.c.Context, s.ws, n) }),
+			change("retire", "let gc reclaim a generation although it is the newest", "retired; 'gc --apply' moves it to the trash, 'generations restore' takes it back, from there too", func(s *session, n string) error { return gc.Retire(s.c.Context, s.ws, n) }),
+			change("restore", "take a generation back out of the trash, or its retirement back", "restored, and pinned so that gc keeps it", func(s *session, n string) error { return gc.Restore(s.c.Context, s.ws, n) }),
 			e.adoptCommand(),
 		},
 		Action: func(c *cli.Context) error {
