@@ -3,6 +3,8 @@ package cli
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"net/url"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -160,10 +162,35 @@ type extractDoc struct {
 	EngineBusy      float64            `json:"engine_busy"`
 	Top1            float64            `json:"top1"`
 	Gauges          map[string]float64 `json:"gauges,omitempty"`
+	Slots           []slotDoc          `json:"slots,omitempty"` // of a live run: endpoints, workers
 	ActualSeconds   float64            `json:"actual_seconds"`
 	MissingBytes    int64              `json:"missing_bytes"` // room still lacking for what is left
 
 	gone string // says so where the generation is not there for use any more
+}
+
+type slotDoc struct {
+	Slot            int     `json:"slot"`
+	Endpoint        string  `json:"endpoint,omitempty"` // as configured now
+	TokensPerSecond float64 `json:"tokens_per_second"`
+}
+
+// slotDocs takes the slots' rates out of a run's gauges.
+func slotDocs(gauges map[string]float64, endpoints []string) (out []slotDoc) {
+	for i := 0; ; i++ {
+		rate, ok := gauges[fmt.Sprintf("slot%d_tokens_per_second", i)]
+		if !ok {
+			return out
+		}
+		d := slotDoc{Slot: i, TokensPerSecond: rate}
+		if i < len(endpoints) {
+			d.Endpoint = endpoints[i]
+			if u, err := url.Parse(endpoints[i]); err == nil {
+				d.Endpoint = u.Redacted()
+			}
+		}
+		out = append(out, d)
+	}
 }
 
 func timePtr(t time.Time) *time.Time {

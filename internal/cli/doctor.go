@@ -126,6 +126,9 @@ func (j *job) examine(ctx context.Context) []finding {
 	if j.cfg.Extract.Backend == "vllm" {
 		fs = append(fs, j.examineVLLM()...)
 	}
+	if j.cfg.Extract.APIKeyFile != "" {
+		fs = append(fs, examineKeyFile(j.cfg.Extract.APIKeyFile))
+	}
 	return append(fs, j.examineEngine(ctx)...)
 }
 
@@ -144,24 +147,26 @@ func (j *job) examineWorkspace() finding {
 
 // examineEngine asks the engine for one short sample.
 func (j *job) examineEngine(ctx context.Context) []finding {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	b, err := j.newBackend(ctx)
 	if err != nil {
 		return []finding{verdict("engine", "", err)}
 	}
 	defer b.Close()
+	fs := j.examineServers(ctx, b)
 	began := time.Now()
 	info, err := preflight(ctx, b, j.preflightTokens())
 	if err != nil {
-		return []finding{verdict("engine "+j.cfg.Extract.Backend, "", err)}
+		return append(fs, verdict("engine "+j.cfg.Extract.Backend, "", err))
 	}
 	f := finding{"engine " + j.cfg.Extract.Backend, "ok", fmt.Sprintf("%s %s, %d slot(s), returns layers %v as %s; one sample of %d tokens in %s",
 		info.Engine, info.Version, info.Slots, info.Capture, info.DType, len(j.preflightTokens()), human.Duration(time.Since(began)))}
 	if info.Hidden != j.model.Hidden || !slices.Equal(info.Capture, j.layers) {
 		f.Verdict, f.Detail = "fail", f.Detail+fmt.Sprintf(": the model has hidden size %d and layers %v are wanted", j.model.Hidden, j.layers)
+		return append(fs, f)
 	}
-	return []finding{f}
+	return append(fs, f, j.examineSense(ctx, b, info))
 }
 
 // existing returns the deepest part of path that is there.

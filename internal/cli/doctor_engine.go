@@ -2,11 +2,15 @@ package cli
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 
+	"eaglebatch/extract/backend"
+	"eaglebatch/extract/backend/vllm"
 	"eaglebatch/internal/fsx"
 	"eaglebatch/internal/human"
 
@@ -59,4 +63,66 @@ func (j *job) examineVLLM() []finding {
 		f.Verdict, f.Detail = "warn", f.Detail+": the sticky bit is set, so that files of a server under another user cannot be deleted"
 	}
 	return append(out, f)
+}
+
+// examineKeyFile wants a key that its owner alone can read.
+func examineKeyFile(path string) finding {
+	st, err := os.Stat(path)
+	if err != nil {
+		return verdict("api key", "", err)
+	}
+	f := finding{"api key", "ok", path}
+	if mode := st.Mode().Perm(); mode&0o077 != 0 {
+		f.Verdict, f.Detail = "warn", fmt.Sprintf("%s: mode %04o, others can read it: chmod 600 %s", path, mode, quote(path))
+	}
+	return f
+}
+
+// examineServers holds what vLLM servers say of themselves to the configuration,
+// each by itself.
+func (j *job) examineServers(ctx context.Context, b backend.Backend) (out []finding) {
+	v, ok := b.(*vllm.Backend)
+	if !ok {
+		return nil
+	}
+	for slot := range j.cfg.Extract.Endpoints {
+		f := finding{What: "vllm settings", Verdict: "ok"}
+		s, err := v.Settings(ctx, slot)
+		switch bad := v.Differ(s); {
+		case errors.Is(err, vllm.ErrNotTold):
+			f.Detail = v.Name(slot) + ": does not tell what it was started with (it does with VLLM_SERVER_DEV_MODE=1); that its layers are " +
+				"those of the command above cannot be seen"
+		case err != nil:
+			f.Verdict, f.Detail = "fail", err.Error()
+		case len(bad) > 0:
+			f.Verdict, f.Detail = "fail", v.Name(slot)+": "+strings.Join(bad, "; ")
+		default:
+			layers := "layers not told"
+			if s.Layers != nil {
+				layers = fmt.Sprintf("layers %v", s.Layers)
+			}
+			f.Detail = fmt.Sprintf("%s: %s, %s, %s into %s, quantization %s", v.Name(slot), layers, s.DType, s.Connector, s.SharedDir, cmp.Or(s.Quantization, "none"))
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// suitServers fails where a server says that it was started with something else
+// than is wanted. What it does not say is no reason to.
+func (j *job) suitServers(ctx context.Context, b backend.Backend) error {
+	v, ok := b.(*vllm.Backend)
+	if !ok {
+		return nil
+	}
+	for slot := range j.cfg.Extract.Endpoints {
+		s, err := v.Settings(ctx, slot)
+		if err != nil {
+			continue
+		}
+		if bad := v.Differ(s); len(bad) > 0 {
+			return withHint(fmt.Errorf("%s: %s: %w", v.Name(slot), strings.Join(bad, "; "), backend.ErrUnavailable), "%s", j.command(j.c, "doctor"))
+		}
+	}
+	return nil
 }

@@ -254,6 +254,9 @@ func (j *job) preflight(ctx context.Context) error {
 		return err
 	}
 	info, perr := preflight(ctx, b, j.preflightTokens())
+	if perr == nil {
+		perr = j.suitServers(ctx, b)
+	}
 	if err := errors.Join(perr, b.Close()); err != nil {
 		return fmt.Errorf("preflight: %w", err)
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -74,6 +75,13 @@ func (e *env) stat(c *cli.Context, dir string) (*statDoc, error) {
 		if err := f(snap); err != nil {
 			return nil, err
 		}
+	}
+	if doc.Extract != nil && doc.Extract.Gauges != nil {
+		var endpoints []string
+		if cfg, err := e.load(c); err == nil { // without it the slots have no names
+			endpoints = cfg.Extract.Endpoints
+		}
+		doc.Extract.Slots = slotDocs(doc.Extract.Gauges, endpoints)
 	}
 	doc.Next = e.next(c, doc)
 	return doc, nil
@@ -358,6 +366,11 @@ func (e *env) printStatPlan(d *statDoc) {
 			fmt.Fprintf(e.out, "; %s of room is missing", human.Bytes(x.MissingBytes))
 		}
 		fmt.Fprintln(e.out)
+		for _, s := range x.Slots {
+			if len(x.Slots) > 1 || s.Endpoint != "" {
+				fmt.Fprintf(e.out, "           %s: %s tok/s\n", cmp.Or(s.Endpoint, fmt.Sprintf("slot %d", s.Slot)), human.Count(int64(s.TokensPerSecond)))
+			}
+		}
 	}
 }
 

@@ -134,7 +134,7 @@ func (b *Backend) discover(ctx context.Context, hc *link.Client, slot int) (serv
 		}
 	}
 	if m.model == "" {
-		return m, fmt.Errorf("vllm: %s serves %q, not %q", b.name(slot), ids, b.o.Model)
+		return m, fmt.Errorf("vllm: %s serves %q, not %q", b.Name(slot), ids, b.o.Model)
 	}
 	var v struct {
 		Version string `json:"version"`
@@ -164,9 +164,9 @@ func (b *Backend) health(ctx context.Context, hc *link.Client, slot int) error {
 func (b *Backend) endpointError(slot int, what string, err error) error {
 	var se *statusError
 	if errors.As(err, &se) && (se.code == http.StatusUnauthorized || se.code == http.StatusForbidden) {
-		return fmt.Errorf("vllm: %s: %s: %w: set extract.api_key_env or extract.api_key_file", b.name(slot), what, err)
+		return fmt.Errorf("vllm: %s: %s: %w: set extract.api_key_env or extract.api_key_file", b.Name(slot), what, err)
 	}
-	return fmt.Errorf("vllm: %s: %s: %w: %w", b.name(slot), what, err, backend.ErrUnavailable)
+	return fmt.Errorf("vllm: %s: %s: %w: %w", b.Name(slot), what, err, backend.ErrUnavailable)
 }
 
 // reply is what a completion answers, as far as it matters here.

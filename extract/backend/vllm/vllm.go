@@ -163,7 +163,7 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 			continue
 		}
 		if i.Model != "" && m.model != i.Model {
-			return i, fmt.Errorf("vllm: %s serves %q, another endpoint %q", b.name(slot), m.model, i.Model)
+			return i, fmt.Errorf("vllm: %s serves %q, another endpoint %q", b.Name(slot), m.model, i.Model)
 		}
 		i.Model = m.model
 		versions = append(versions, m.version)
@@ -179,8 +179,8 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 	return i, nil
 }
 
-// name is an endpoint for people; a password in it is not shown.
-func (b *Backend) name(slot int) string { return b.urls[slot].Redacted() }
+// Name is an endpoint for people; a password in it is not shown.
+func (b *Backend) Name(slot int) string { return b.urls[slot].Redacted() }
 
 // local is the path of a file that the server names, as it is called here.
 func (b *Backend) local(path string) (string, error) {
