@@ -192,3 +192,28 @@ func TestMistakesAreNamed(t *testing.T) {
 	}
 	eagle(t, "cat", "-c", config, "2:0").want(t, 12).says(t, "check --rebuild-log")
 }
+
+// TestAdoptedIsGone: old states that somebody deleted by hand are named, with
+// the way on.
+func TestAdoptedIsGone(t *testing.T) {
+	config, _ := quickstart(t)
+	old := filepath.Join(filepath.Dir(config), "old")
+	edit(t, config, "extract: {", "gc: {adopt: [{name: old, path: old}]}\nextract: {")
+	args := []string{"run", "-q", "-c", config, "--backend", "synthetic"}
+	eagle(t, args...).want(t, 2).says(t, "gc.adopt: old:", "take old out of gc.adopt")
+	if err := os.Mkdir(old, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(old, "data_0.ckpt"), []byte("states"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	eagle(t, args...).want(t, 0)
+	eagle(t, "plan", "-q", "-c", config, "--withdraw").want(t, 0)
+	if err := os.RemoveAll(old); err != nil {
+		t.Fatal(err)
+	}
+	eagle(t, "plan", "-q", "-c", config, "--set", "extract.backend=synthetic", "--accept", "gc=old").want(t, 0)
+	eagle(t, args...).want(t, 1).says(t, "its directory is missing", "plan --withdraw -c "+config)
+	eagle(t, "plan", "-q", "-c", config, "--set", "extract.backend=synthetic", "--withdraw").want(t, 0)
+	eagle(t, args...).want(t, 0)
+}

@@ -2,8 +2,12 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 
 	"eaglebatch/gc"
+	"eaglebatch/internal/config"
 	"eaglebatch/internal/human"
 	"eaglebatch/store"
 )
@@ -26,6 +30,9 @@ func (j *job) adoptConfigured(ctx context.Context) error {
 			continue
 		}
 		g, err := gc.Adopt(ctx, j.ws, a.Path, a.Name, j.rep)
+		if errors.Is(err, fs.ErrNotExist) {
+			return withHint(fmt.Errorf("%w: gc.adopt: %s: %w", config.ErrConfig, a.Name, err), "take %s out of gc.adopt if it is deleted already", a.Name)
+		}
 		if err != nil {
 			return err
 		}

@@ -136,6 +136,9 @@ func (j *job) gcPhase() pipeline.Phase {
 				return err
 			}
 			freed, err := gc.Execute(ctx, j.ws, sweep, o, j.rep)
+			if errors.Is(err, gc.ErrRefused) {
+				return withHint(err, "%s forgets the decision; plan --accept records another", j.command(j.c, "plan --withdraw"))
+			}
 			if err != nil {
 				return err
 			}
