@@ -55,7 +55,7 @@ func (r *run) longest() error {
 			}
 		}
 	}
-	if over > r.o.MaxQuarantined.Of(r.cost.entries) {
+	if over > r.mayMiss() {
 		return fmt.Errorf("%s takes at most %d tokens: %d planned samples are longer, up to %d: plan with max_tokens: %d, or start the engine with a larger bound",
 			r.info.Engine, most, over, worst, most)
 	}

@@ -19,7 +19,7 @@ type Options struct {
 	MinTop1        float64       // least share of next tokens ranked first, below it the run stops; 0: only counted
 	Memory         int64         // bytes; 0: 1 GiB
 	Threads        int           // encoders; 0: all cores
-	MaxQuarantined human.Share   // of the distinct samples to compute
+	MaxQuarantined human.Share   // of the samples planned, those that older generations hold included
 	Reserve        human.Share   // of the volume, kept free
 	Limit          int64         // stop once so many positions are done; 0: none
 	Until          time.Time     // hand out no blob after it; zero: never

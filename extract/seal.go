@@ -30,7 +30,7 @@ func (r *run) seal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if most := r.o.MaxQuarantined.Of(r.cost.entries); int64(len(absent)) > most {
+	if most := r.mayMiss(); int64(len(absent)) > most {
 		return fmt.Errorf("%w: %d of %d samples failed, at most %d may be missing (the last: %s sample %d: %s); nothing is sealed, all blobs are kept",
 			ErrQuarantined, len(absent), r.cost.entries, most, absent[len(absent)-1].Dataset, absent[len(absent)-1].Sample, absent[len(absent)-1].Reason)
 	}
@@ -64,6 +64,10 @@ func (r *run) seal(ctx context.Context) error {
 	}
 	return r.fs.Point(fault.SealAfterCommit)
 }
+
+// mayMiss is how many samples may be missing: a share is of all that the plan
+// wants, so that few samples tried again are held to the bound of the whole.
+func (r *run) mayMiss() int64 { return r.o.MaxQuarantined.Of(r.cost.entries + r.cost.reused) }
 
 // totals are what the index serves.
 type totals struct{ samples, tokens int64 }

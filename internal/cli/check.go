@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"eaglebatch/internal/human"
 	"eaglebatch/internal/progress"
@@ -62,6 +63,7 @@ type checker struct {
 	doc  checkReport
 	// cursor holds what an interrupted full check has behind it.
 	cursor  map[string]bool
+	saved   time.Time
 	damaged map[uint32][]store.DamagedEntry // by generation
 	hint    string                          // the way out of the first problem that knows one
 }
@@ -94,7 +96,7 @@ func (e *env) check(c *cli.Context) error {
 }
 
 func (k *checker) options() error {
-	k.doc.Full = k.c.Bool("full") || k.c.Bool("repair") || k.c.IsSet("sample")
+	k.doc.Full = k.c.Bool("full") || k.c.Bool("repair") || k.c.Bool("resume") || k.c.IsSet("sample")
 	k.opts = states.VerifyOptions{Full: k.doc.Full}
 	if s := k.c.String("rate"); s != "" {
 		n, err := human.ParseSize(s)
@@ -143,6 +145,9 @@ func (k *checker) all(ctx context.Context) error {
 	defer k.rep.Finish()
 	for _, g := range gens {
 		if err := k.generation(ctx, g); err != nil {
+			if k.everything() {
+				k.rep.Note("check --full --resume goes on from here")
+			}
 			return errors.Join(err, k.saveCursor())
 		}
 	}
@@ -210,8 +215,12 @@ func (k *checker) generation(ctx context.Context, g store.GenerationRow) error {
 		}
 		return k.cursor[key(g, name)]
 	}
+	hit := map[string]bool{}
 	o.Done = func(name string, n int64) {
-		k.cursor[key(g, name)] = true
+		if !hit[name] { // what is damaged is looked at again: the cursor holds no problems
+			k.cursor[key(g, name)] = true
+			k.saveNowAndThen()
+		}
 		k.doc.Files++
 		k.doc.Bytes += n
 		k.rep.Add(progress.Delta{Units: n, Bytes: n})
@@ -228,6 +237,7 @@ func (k *checker) generation(ctx context.Context, g store.GenerationRow) error {
 		return err
 	}
 	return states.Verify(ctx, dir, files, o, func(p states.Problem) {
+		hit[filepath.Base(p.Path)] = true
 		if p.Blob >= 0 && slices.ContainsFunc(known, func(d store.DamagedEntry) bool { return covers(d, p) }) {
 			k.doc.Known = append(k.doc.Known, p)
 			return
@@ -300,8 +310,11 @@ func (k *checker) report() error {
 	}
 	if n := len(k.doc.Problems); n > 0 {
 		err := fmt.Errorf("%w: %s", errDamage, human.Plural(int64(n), "problem"))
-		if k.hint != "" {
-			err = withHint(err, "%s", k.hint)
+		switch {
+		case k.hint != "":
+			return withHint(err, "%s", k.hint)
+		case k.doc.Full && len(k.damaged) > 0 && !k.c.Bool("repair"):
+			return withHint(err, "%s computes the damaged samples anew, into a new generation that points to all that is sound", k.command(k.c, "check --repair"))
 		}
 		return err
 	}

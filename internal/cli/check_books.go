@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"eaglebatch/store"
 	"eaglebatch/store/genindex"
@@ -135,8 +136,19 @@ func (k *checker) saveCursor() error {
 	if err := k.fs.MkdirAll(filepath.Dir(k.cursorPath())); err != nil {
 		return err
 	}
-	k.rep.Note("check --full --resume goes on from here")
 	return k.fs.WriteFileAtomic(k.cursorPath(), func(w io.Writer) error { return json.NewEncoder(w).Encode(k.cursor) })
+}
+
+// saveNowAndThen saves the cursor, so that not even a kill costs more than a
+// second and the file under way. That it cannot be saved only costs time later.
+func (k *checker) saveNowAndThen() {
+	if time.Since(k.saved) < time.Second {
+		return
+	}
+	if err := k.saveCursor(); err != nil {
+		k.rep.Note("the cursor for --resume is not saved: %v", err)
+	}
+	k.saved = time.Now()
 }
 
 // everything says that this check is one that another can resume.

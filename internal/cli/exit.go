@@ -167,6 +167,9 @@ func hintFor(err error, code int) string {
 	if errors.As(err, &s) {
 		return "'eaglebatch run --redo merge' makes the samples anew from their sources; states of samples that stay the same are kept"
 	}
+	if errors.Is(err, extract.ErrQuarantined) {
+		return "raise extract.max_quarantined and run again: nothing is computed twice; 'extract --retry-quarantined' then tries the missing samples once more"
+	}
 	if errors.Is(err, extract.ErrNonsense) {
 		return "compare engine and model with 'eaglebatch doctor'; where the text itself cannot be foretold, lower extract.min_top1 (0 turns the check off)"
 	}

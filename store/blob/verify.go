@@ -25,14 +25,22 @@ type Damage struct {
 // reports each damaged one; it goes on after damage. It returns the bytes read.
 // The error is for what keeps it from looking: ctx.
 func (r *Reader) Verify(ctx context.Context, damaged func(Damage)) (int64, error) {
-	v := verifier{Reader: r, whole: xxhash.New(), report: func(d Damage) {
+	_, n, err := r.VerifyPaced(ctx, func(int64) error { return nil }, damaged)
+	return n, err
+}
+
+// VerifyPaced is Verify that calls wait with the bytes of every piece that was
+// read, whose error ends it. It also returns the hash of the file, as HashFile
+// gives it; where damage was reported it may be of no use.
+func (r *Reader) VerifyPaced(ctx context.Context, wait func(int64) error, damaged func(Damage)) (hash string, n int64, err error) {
+	v := verifier{Reader: r, whole: xxhash.New(), wait: wait, report: func(d Damage) {
 		d.Path = r.path
 		damaged(d)
 	}}
 	v.section(0, r.data)
 	for i := range r.entries {
 		if err := v.entry(ctx, i); err != nil {
-			return v.read, err
+			return "", v.read, err
 		}
 	}
 	v.section(int64(r.end.footer), int64(r.end.length))
@@ -42,12 +50,13 @@ func (r *Reader) Verify(ctx context.Context, damaged func(Damage)) (int64, error
 		// Every value is right, but not every bit is what was written.
 		v.add(Damage{Bytes: r.size, Entry: -1, Layer: -1, Err: errors.New("hash of the whole file does not match")})
 	}
-	return v.read, nil
+	return hashText(v.whole.Sum64()), v.read, nil
 }
 
 type verifier struct {
 	*Reader
 	whole  *xxhash.Digest
+	wait   func(int64) error
 	report func(Damage)
 	found  bool
 	read   int64
@@ -83,6 +92,9 @@ func (v *verifier) entry(ctx context.Context, i int) error {
 		enc, err := v.decodeWith(&v.s, v.s.raw, chunk)
 		_, _ = v.whole.Write(enc) // never fails
 		v.read += int64(len(enc))
+		if werr := v.wait(int64(len(enc))); werr != nil {
+			return werr
+		}
 		if err == nil && crc32.ChecksumIEEE(v.s.raw) != c.crc {
 			err = errChecksum
 		}

@@ -150,7 +150,7 @@ func (v *verifier) blob(path string, f genindex.ManifestFile, found bool) error 
 	}
 	defer r.Close()
 	m := r.Meta()
-	n, err := r.Verify(v.ctx, func(d blob.Damage) {
+	hash, _, err := r.VerifyPaced(v.ctx, v.pace, func(d blob.Damage) {
 		found = true
 		p := Problem{Path: path, Offset: d.Offset, Blob: blobNo(f.Name), Entry: d.Entry, Layer: -1, First: d.First, Rows: d.Rows, Error: d.Err.Error()}
 		if d.Layer >= 0 {
@@ -166,11 +166,7 @@ func (v *verifier) blob(path string, f genindex.ManifestFile, found bool) error 
 		return err
 	}
 	if found {
-		return v.pace(n)
-	}
-	hash, err := blob.HashFile(v.ctx, path)
-	if err != nil {
-		return err
+		return nil
 	}
 	if hash != f.Hash {
 		v.problem(f.Name, fmt.Errorf("is a sound blob, but not the one that was committed: hash %s, want %s", hash, f.Hash))
@@ -179,7 +175,7 @@ func (v *verifier) blob(path string, f genindex.ManifestFile, found bool) error 
 			v.problem(f.Name, err)
 		}
 	}
-	return v.pace(n)
+	return nil
 }
 
 // pace holds the rate down to what was asked for.
