@@ -191,6 +191,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	eagle(t, "cat", "-c", config, "2:0").want(t, 12).says(t, "check --rebuild-log")
+	eagle(t, "stat", "-c", config).want(t, 12).says(t, "check --rebuild-log")
 }
 
 // TestAdoptedIsGone: old states that somebody deleted by hand are named, with

@@ -36,7 +36,8 @@ type statDoc struct {
 	Notes       []string        `json:"notes,omitempty"`
 	Next        string          `json:"next"`
 
-	outdated bool // samples were merged since the shuffle
+	damage   error // what Damage says
+	outdated bool  // samples were merged since the shuffle
 }
 
 type holderDoc struct {

@@ -38,8 +38,8 @@ func (e *env) statCommand() *cli.Command {
 			} else {
 				err = e.printStat(doc)
 			}
-			if err == nil && doc.Damage != "" {
-				err = fmt.Errorf("%w: %s", errDamage, doc.Damage)
+			if err == nil && doc.damage != nil {
+				err = fmt.Errorf("%w: %w", errDamage, doc.damage)
 			}
 			return err
 		},
@@ -57,7 +57,7 @@ func (e *env) stat(c *cli.Context, dir string) (*statDoc, error) {
 		if !errors.Is(err, store.ErrCorrupt) {
 			return nil, err
 		}
-		doc.Damage = err.Error()
+		doc.Damage, doc.damage = err.Error(), err
 	}
 	if snap.StatusErr != nil {
 		doc.Notes = append(doc.Notes, fmt.Sprintf("status.json cannot be read and is left out: %v", snap.StatusErr))
