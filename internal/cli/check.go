@@ -45,6 +45,7 @@ type checkReport struct {
 	Full     bool             `json:"full"`
 	Files    int64            `json:"files"`
 	Bytes    int64            `json:"bytes"`
+	Samples  int64            `json:"samples"` // merged samples read back
 	Problems []states.Problem `json:"problems"`
 	Known    []states.Problem `json:"known"` // damage that a repair has replaced
 
@@ -287,6 +288,13 @@ func (k *checker) files(g store.GenerationRow, dir string) ([]genindex.ManifestF
 	return m.Files, nil
 }
 
+func (k *checker) readBack() string {
+	if k.doc.Samples == 0 {
+		return ""
+	}
+	return "; " + human.Plural(k.doc.Samples, "merged sample")
+}
+
 func (k *checker) report() error {
 	for i := range k.doc.Quantization {
 		q := &k.doc.Quantization[i]
@@ -304,7 +312,7 @@ func (k *checker) report() error {
 			fmt.Fprintf(k.out, "%d damaged places are known and replaced by a repair\n", n)
 		}
 		if len(k.doc.Problems) == 0 {
-			fmt.Fprintf(k.out, "ok: %s files, %s\n", human.Count(k.doc.Files), human.Bytes(k.doc.Bytes))
+			fmt.Fprintf(k.out, "ok: %s, %s%s\n", human.Plural(k.doc.Files, "file"), human.Bytes(k.doc.Bytes), k.readBack())
 		}
 		k.printLosses()
 	}

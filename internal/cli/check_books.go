@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"eaglebatch/internal/progress"
 	"eaglebatch/store"
 	"eaglebatch/store/genindex"
 	"eaglebatch/store/samples"
@@ -98,8 +99,11 @@ func (k *checker) samples(ctx context.Context, g store.GenerationRow, dir string
 		}
 	}
 	if err = samples.Look(dir, n, g.State != store.GenBuilding); err == nil && k.opts.Full && !k.snap.Live {
-		err = samples.Verify(ctx, dir, n, samples.Options{FS: k.fs})
+		if err = samples.Verify(ctx, dir, n, samples.Options{FS: k.fs}); err == nil {
+			k.doc.Samples += n
+		}
 	}
+	k.rep.Add(progress.Delta{Units: g.Bytes})
 	var c *samples.CorruptError
 	switch {
 	case errors.As(err, &c):
