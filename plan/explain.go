@@ -35,7 +35,7 @@ func (rep Report) Explain() []string {
 		out = append(out, fmt.Sprintf("rows: %s leaves out rows by the mask; bytes are close, not exact, where a sample has several supervised runs", p.Rows))
 	}
 	if rep.options.MaxDatasetTokens > 0 {
-		out = append(out, fmt.Sprintf("mix: at most %s tokens of each dataset, its first in the seeded order; rows of the what-if table other than the plan's take the rest to be alike",
+		out = append(out, fmt.Sprintf("mix: at most %s tokens of each dataset, its first in the seeded order: what is beyond counts as dropped; rows of the what-if table other than the plan's take it to be like the rest",
 			human.Count(rep.options.MaxDatasetTokens)))
 	}
 	return append(out, rep.heavy()...)

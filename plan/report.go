@@ -261,5 +261,17 @@ func (rep *Report) overlong() []OverlongLoss {
 		skip.Samples, skip.LostTokens = skip.Samples+k.skipped, skip.LostTokens+tokens-k.tokens
 		split.Cut, split.LostTokens = split.Cut+k.skipped, split.LostTokens+s.splitLost
 	}
-	return []OverlongLoss{cut, skip, split}
+	out := []OverlongLoss{cut, skip, split}
+	for i, p := 0, rep.Plan; i < len(out); i++ {
+		o := &out[i]
+		if o.Overlong != p.Overlong {
+			continue
+		}
+		// The plan went over each sample, masks and budgets too.
+		o.LostTokens, o.AtLeast = p.LostTokens, false
+		if o.Overlong != Split {
+			o.Samples, o.Cut = p.OverLength+p.Emptied, p.Truncated
+		}
+	}
+	return out
 }

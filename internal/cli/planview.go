@@ -3,7 +3,9 @@ package cli
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 
 	"eaglebatch/internal/human"
 	"eaglebatch/plan"
@@ -109,15 +111,23 @@ func (j *job) printFigures(rep plan.Report) {
 		human.Count(p.Samples), human.Count(p.Tokens), human.Count(p.NewSamples), human.Count(p.Reused), human.Count(p.Repeated))
 	fmt.Fprintf(j.out, "dropped %s, over-length %s, emptied by the cap %s, truncated %s (%s tokens lost)\n",
 		human.Count(p.Dropped), human.Count(p.OverLength), human.Count(p.Emptied), human.Count(p.Truncated), human.Count(p.LostTokens))
-	fmt.Fprintf(j.out, "layers %v, %s, %s: %s bytes a token, %s raw, %s expected, %s blobs\n",
-		p.Layers, p.DType, p.Codec, human.Count(p.BytesPerToken), human.Sized(p.RawBytes), human.Sized(p.ExpectedBytes), human.Count(p.Blobs))
+	expected := ""
+	if p.Ratio > 0 {
+		expected = ", " + human.Sized(p.ExpectedBytes) + " expected"
+	}
+	fmt.Fprintf(j.out, "layers %v, %s, %s: %s bytes a token, %s raw%s, %s blobs\n",
+		p.Layers, p.DType, p.Codec, human.Count(p.BytesPerToken), human.Sized(p.RawBytes), expected, human.Count(p.Blobs))
 	fmt.Fprintf(j.out, "free %s, reserve %s, reclaimable %s: %s", human.Bytes(p.DiskFree), human.Bytes(p.Reserve), human.Bytes(p.Reclaimable), p.Decision)
 	if p.ShortBy > 0 {
 		fmt.Fprintf(j.out, " by %s", human.Sized(p.ShortBy))
 	}
 	fmt.Fprintln(j.out)
 	if j.accept.Values != nil {
-		fmt.Fprintf(j.out, "decision of %s in force: %v\n", j.accept.At.Local().Format("2006-01-02 15:04"), j.accept.Values)
+		var said []string
+		for _, k := range slices.Sorted(maps.Keys(j.accept.Values)) {
+			said = append(said, k+"="+j.accept.Values[k])
+		}
+		fmt.Fprintf(j.out, "decision of %s in force: %s\n", j.accept.At.Local().Format("2006-01-02 15:04"), strings.Join(said, ", "))
 	}
 	for _, line := range rep.Explain() {
 		fmt.Fprintln(j.out, line)

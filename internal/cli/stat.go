@@ -385,14 +385,23 @@ func (e *env) printOutcomes(list []plan.Outcome) {
 		if o.Predicted.BytesFrom != "" {
 			from = fmt.Sprintf("%+.1f%%", 100*o.BytesOff)
 		}
-		fmt.Fprintf(e.out, "predicted  generation %d: %s, took %s (%s)", o.Generation, human.Bytes(o.Predicted.Bytes), human.Bytes(o.Bytes), from)
-		if o.Predicted.Seconds > 0 {
-			fmt.Fprintf(e.out, "; %s, took %s (%+.1f%%)", seconds(o.Predicted.Seconds), seconds(o.Seconds), 100*o.SecondsOff)
+		p := o.Predicted
+		fmt.Fprintf(e.out, "predicted  generation %d: %s%s, took %s (%s)", o.Generation, human.Bytes(p.Bytes), span(p.BytesLow, p.BytesHigh, human.Bytes), human.Bytes(o.Bytes), from)
+		if p.Seconds > 0 {
+			fmt.Fprintf(e.out, "; %s%s, took %s (%+.1f%%)", seconds(p.Seconds), span(p.SecondsLow, p.SecondsHigh, seconds), seconds(o.Seconds), 100*o.SecondsOff)
 		} else {
 			fmt.Fprintf(e.out, "; no time was predicted, took %s", seconds(o.Seconds))
 		}
 		fmt.Fprintln(e.out)
 	}
+}
+
+// span is a range in brackets, where there is one.
+func span[T int64 | float64](low, high T, show func(T) string) string {
+	if low <= 0 || low >= high {
+		return ""
+	}
+	return " (" + show(low) + " to " + show(high) + ")"
 }
 
 func seconds(s float64) string { return human.Duration(time.Duration(s * float64(time.Second))) }
