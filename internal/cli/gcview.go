@@ -81,7 +81,7 @@ func (s *session) gcFlags(sweep *gc.Sweep) string {
 }
 
 func (s *session) printDone(sweep *gc.Sweep, freed int64) {
-	fmt.Fprintf(s.out, "done: the filesystem has %s\n", moreFree(freed))
+	fmt.Fprintf(s.out, "done: %s deleted; the filesystem has %s\n", human.Sized(sweep.Free), moreFree(freed, sweep.Free))
 	for _, it := range sweep.Items {
 		if it.Action == gc.ActionTrash && !it.Now {
 			fmt.Fprintf(s.out, "%s lies in the trash: 'gc --apply' frees it after %s, '%s' takes it back until then\n",
@@ -99,10 +99,14 @@ func (s *session) at(g store.GenerationRow) string {
 }
 
 // moreFree words a change of free space, in which other programs and the
-// ledger itself take part.
-func moreFree(n int64) string {
+// ledger itself take part, beside what was deleted.
+func moreFree(n, deleted int64) string {
+	s := human.Bytes(n) + " more free than before"
 	if n < 0 {
-		return human.Bytes(-n) + " less free than before, since others write to it"
+		s = human.Bytes(-n) + " less free than before"
 	}
-	return human.Bytes(n) + " more free than before"
+	if n < deleted-deleted/50 {
+		s += ": others write to it, or hold open what was deleted"
+	}
+	return s
 }

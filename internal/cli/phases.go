@@ -142,7 +142,7 @@ func (j *job) gcPhase() pipeline.Phase {
 			if err != nil {
 				return err
 			}
-			j.rep.Note("gc: %s deleted as decided, %s freed", strings.Join(names, ", "), human.Bytes(freed))
+			j.rep.Note("gc: %s deleted as decided (%s); the filesystem has %s", strings.Join(names, ", "), human.Sized(sweep.Free), moreFree(freed, sweep.Free))
 			return nil
 		},
 	}
