@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/extract/backend/enginetest"
 	"eaglebatch/extract/backend/synthetic"
+	"eaglebatch/extract/backend/vllm"
 	"eaglebatch/store/blob"
 )
 
@@ -98,6 +100,30 @@ func BenchmarkPipeline(b *testing.B) {
 			b.ReportMetric(100*bare.Seconds()/stored.Seconds(), "%-of-bare")
 		})
 	}
+}
+
+// BenchmarkServer compares extraction from a vLLM server (a fake that takes its
+// time) with a client of the same server that keeps nothing.
+func BenchmarkServer(b *testing.B) {
+	var stored, bare time.Duration
+	tokens := 0
+	for b.Loop() {
+		w := vllmWorld(b, planned{lengths: lengths(60, 1000), perBlob: 10})
+		v, url := vllmServer(b, b.TempDir(), func(v *enginetest.VLLM) { v.Slow = time.Millisecond })
+		client := vllmClient(b, v.Dir, []string{url}, func(o *vllm.Options) { o.Concurrency = 16 })
+		began := time.Now()
+		w.seal(w.options(client))
+		stored += time.Since(began)
+		began = time.Now()
+		w.must(discard(b.Context(), client, w))
+		bare += time.Since(began)
+		w.must(client.Close())
+		for _, s := range w.samples {
+			tokens += len(s.IDs)
+		}
+	}
+	b.ReportMetric(float64(tokens)/stored.Seconds(), "tokens/s")
+	b.ReportMetric(100*bare.Seconds()/stored.Seconds(), "%-of-bare")
 }
 
 // discard is the bare client.
