@@ -159,11 +159,15 @@ func (e *env) sameRun(c *cli.Context, args string) string {
 	return e.command(c, args)
 }
 
+// quote makes s one word of a shell, whatever is in it.
 func quote(s string) string {
-	if strings.ContainsAny(s, " \t\"'$&|;<>()*?[]#~\\") {
-		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_@%+=:,./-", r)
 	}
-	return s
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // reporter makes the run's Reporter once.
