@@ -45,6 +45,23 @@
 // change with the same error: a retry could succeed without the data being on
 // disk.
 //
+// # Drills
+//
+// TestDrillFullDisk: on tmpfs and ext4 of 20 sizes, from too small for an empty
+// workspace to just too small for the states, a run ends with 28 or with the
+// decision (4), never by a SIGBUS of its own; on a volume without a free block
+// stat says how much is missing and gc gives up the reserve and deletes old
+// states, killed while doing so or not; with room the files are those of the
+// undisturbed run. So they are when others fill the volume in the middle.
+//
+// TestDrillFailingDisk: each kind of write, fsync, msync and rename on each
+// file ends in EIO, in ENOSPC or short, one a run, and the power is cut after
+// it. The run ends with operation and file, no file is fsynced again, what the
+// ledger had is there, and the next run makes the same files. What the run can
+// do without may fail: status.json, and for want of room the name in run.lock
+// and reserve.bin. A write that says it was done and was not is found by the
+// run, the next one or check --full.
+//
 // # Concurrency
 //
 // One process at a time holds a Workspace. Its methods may be called from many

@@ -80,6 +80,12 @@ type SpaceError struct {
 }
 
 func (e *SpaceError) Error() string {
+	if e.Need == 0 && e.Free <= e.Keep {
+		return fmt.Sprintf("%s: no room: %d bytes free of which %d are kept in reserve", e.Path, e.Free, e.Keep)
+	}
+	if e.Missing() == 0 {
+		return fmt.Sprintf("%s: no room, although %d bytes are free: a quota, the number of files, or others who have made room since", e.Path, e.Free)
+	}
 	return fmt.Sprintf("%s: no room: %d bytes needed, %d free of which %d are kept in reserve: %d missing",
 		e.Path, e.Need, e.Free, e.Keep, e.Missing())
 }
@@ -109,6 +115,10 @@ func (e *DecisionError) Unwrap() error { return ErrDecision }
 func isNoRoom(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, ErrDiskFull)
 }
+
+// AsSpace adds to an error that says "no room" how much is free at the
+// workspace.
+func (w *Workspace) AsSpace(err error) error { return asSpace(w.dir, 0, err) }
 
 // asSpace turns an error that says "no room" into a SpaceError for need bytes
 // at path, and returns any other error as it is.

@@ -14,10 +14,10 @@ import (
 	"eaglebatch/internal/fsx"
 )
 
-// lowRoom is the free space, in bytes, below which a change of the ledger
+// LowRoom is the free space, in bytes, below which a change of the ledger
 // gives up the reserve first: the last states of a run that filled the disk
 // are to be recorded too.
-const lowRoom = 4 << 20
+const LowRoom = 4 << 20
 
 // View reads the ledger. The Reader is valid until fn returns.
 func (w *Workspace) View(fn func(Reader) error) error {
@@ -70,7 +70,7 @@ func (w *Workspace) commit(label string, ops []op) error {
 	if err := w.opt.FS.Point(fault.LedgerBeforeAppend); err != nil {
 		return err
 	}
-	if sp, err := fsx.SpaceAt(w.dir); err == nil && sp.Free < lowRoom {
+	if sp, err := fsx.SpaceAt(w.dir); err == nil && sp.Free < LowRoom {
 		if err := w.ReleaseReserve(); err != nil {
 			return err
 		}

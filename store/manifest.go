@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"runtime/debug"
 	"syscall"
@@ -20,6 +21,7 @@ const (
 	manifestName = "manifest.db"
 	ledgerBucket = "ledger" // not part of the table: holds the seq
 	seqKey       = "seq"
+	commitRoom   = 64 << 10 // bytes: what a commit takes with room to spare
 )
 
 // Where more can be said than that something is damaged.
@@ -57,13 +59,15 @@ func openBolt(path string) (db *bolt.DB, err error) {
 		})
 		return err
 	})
+	err = named("open", path, err)
 	var sys syscall.Errno
+	var failed *fs.PathError
 	switch {
 	case err == nil:
 		return db, nil
 	case errors.Is(err, berrors.ErrTimeout):
 		return nil, fmt.Errorf("%s: another program has it open: %w", path, err)
-	case errors.As(err, &sys):
+	case errors.As(err, &sys), errors.As(err, &failed):
 		return nil, err
 	}
 	return nil, manifestDamage(path, "", err) // bbolt names only some of its reasons
@@ -123,7 +127,16 @@ func applyBolt(fsys *fsx.FS, db *bolt.DB, seq uint64, ops []op) error {
 	if errors.Is(err, errUnreadable) {
 		return manifestDamage(db.Path(), "", err)
 	}
-	return asSpace(db.Path(), 0, err)
+	return asSpace(db.Path(), commitRoom, named("sync", db.Path(), err))
+}
+
+// named adds operation and file to an error of bbolt's that has neither, which
+// is how a failed fdatasync comes back, and the cause to one that lost it.
+func named(op, path string, err error) error {
+	if sys, bare := err.(syscall.Errno); bare {
+		return &fsx.PathError{Op: op, Path: path, Err: sys}
+	}
+	return fsx.Unflatten(err)
 }
 
 // boltTable reads the table in a bbolt transaction.

@@ -81,7 +81,7 @@ func (w *Workspace) RestoreReserve() error {
 	if err != nil {
 		return err
 	}
-	if st, err := os.Lstat(w.reservePath()); err == nil && st.Size() >= size {
+	if st, err := os.Lstat(w.reservePath()); size == 0 || err == nil && st.Size() >= size {
 		return nil
 	}
 	if err := CheckSpace(w.dir, size, size); err != nil {
@@ -94,14 +94,24 @@ func (w *Workspace) RestoreReserve() error {
 	if err := allocate(f, size); err != nil {
 		return asSpace(f.Name(), size, errors.Join(err, f.Close(), w.opt.FS.Remove(f.Name())))
 	}
-	return w.opt.FS.Publish(f, w.reservePath())
+	if err := w.opt.FS.Publish(f, w.reservePath()); err != nil {
+		rerr := w.opt.FS.Remove(f.Name())
+		if errors.Is(rerr, fs.ErrNotExist) {
+			rerr = nil
+		}
+		return errors.Join(err, rerr)
+	}
+	return nil
 }
 
 // allocate gives f size bytes of disk.
 func allocate(f *fsx.File, size int64) error {
 	err := unix.Fallocate(int(f.OS().Fd()), 0, 0, size)
+	if err == nil {
+		return nil
+	}
 	if !errors.Is(err, unix.EOPNOTSUPP) {
-		return err
+		return &fsx.PathError{Op: "fallocate", Path: f.Name(), Err: err}
 	}
 	zeros := make([]byte, 1<<20)
 	for n := int64(0); n < size; n += int64(len(zeros)) {

@@ -17,6 +17,9 @@ import (
 	"eaglebatch/internal/fsx"
 )
 
+// initRoom is what an empty workspace takes, in bytes.
+const initRoom = 64 << 10
+
 // DefaultMemory bounds Badger and caches where Options.Memory is 0, in bytes.
 const DefaultMemory = 512 << 20
 
@@ -59,7 +62,7 @@ func Init(ctx context.Context, dir string, o Options) (*Workspace, error) {
 		return Open(ctx, dir, o)
 	}
 	if err := create(ctx, dir, o); err != nil {
-		return nil, asSpace(dir, 0, err)
+		return nil, asSpace(dir, initRoom, err)
 	}
 	return Open(ctx, dir, o)
 }
@@ -123,7 +126,7 @@ func Open(ctx context.Context, dir string, o Options) (*Workspace, error) {
 		err = w.open()
 	}
 	if err != nil {
-		return nil, asSpace(dir, 0, err)
+		return nil, asSpace(dir, initRoom, err)
 	}
 	if err := w.RestoreReserve(); err != nil && !isNoRoom(err) {
 		return nil, errors.Join(err, w.Close())

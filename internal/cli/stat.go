@@ -65,6 +65,9 @@ func (e *env) stat(c *cli.Context, dir string) (*statDoc, error) {
 	if snap.Torn > 0 {
 		doc.Notes = append(doc.Notes, "the last step in checkpoints.jsonl is incomplete and does not count; the next run drops it")
 	}
+	if sp, err := fsx.SpaceAt(dir); err == nil && sp.Free < store.LowRoom {
+		doc.Notes = append(doc.Notes, fmt.Sprintf("the disk is full: %s free, at least %s are missing before a run can get anywhere", human.Bytes(sp.Free), human.Bytes(store.LowRoom-sp.Free)))
+	}
 	if snap.Live {
 		doc.Holder = &holderDoc{PID: snap.Holder.PID, Command: snap.Holder.Command, Started: snap.Holder.Started}
 	} else if st := snap.Status; st != nil {
@@ -199,12 +202,12 @@ func (d *statDoc) extract(s *store.Snapshot) error {
 		}
 	}
 	x.Left = x.SamplesTotal - x.SamplesDone - x.Quarantined
-	if x.Left > 0 && d.Plan.DiskFreeNow > 0 {
+	if sp, serr := fsx.SpaceAt(d.Workspace); x.Left > 0 && serr == nil { // 0 bytes free is an answer
 		left := p.RawBytes - raw
 		if p.RawBytes > 0 && p.ExpectedBytes > 0 {
 			left = int64(float64(left) * float64(p.ExpectedBytes) / float64(p.RawBytes))
 		}
-		x.MissingBytes = max(0, left+p.Reserve-d.Plan.DiskFreeNow)
+		x.MissingBytes = max(0, left+p.Reserve-sp.Free)
 	}
 	if st := s.Status; s.Live && st != nil && st.Phase == store.PhaseExtract {
 		x.TokensPerSecond, x.ETASeconds = st.Rate["tokens"], st.ETA

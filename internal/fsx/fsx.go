@@ -8,12 +8,14 @@
 // WriteFileAtomic and Publish leave either the old file or the complete new
 // one under the final name. A failed fsync, close or rename is returned once
 // and never retried: after a failed fsync Linux marks the pages clean, so a
-// second fsync would succeed without the data being on disk.
+// second fsync would succeed without the data being on disk. An FS sees to that
+// itself: where an fsync of a file or directory failed, each later one fails
+// with the same SyncError and asks nothing of the disk.
 //
 // # Concurrency
 //
-// An FS is immutable after its creation and may be shared. A File belongs to
-// one goroutine at a time, WriteAt apart.
+// An FS may be shared; its fields are not changed after its creation. A File
+// belongs to one goroutine at a time, WriteAt apart.
 package fsx
 
 import (
@@ -24,6 +26,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"eaglebatch/internal/fault"
 )
@@ -60,6 +63,9 @@ type Op struct {
 type FS struct {
 	Trace  func(Op)   // called before each operation; may be nil
 	Faults *fault.Set // may be nil
+
+	mu    sync.Mutex
+	syncs map[string]*syncState // of paths being synced, and of those where it failed
 }
 
 // Point passes the fault point p.
@@ -126,8 +132,7 @@ func (f *File) Truncate(n int64) error {
 
 // Sync makes the file's bytes durable.
 func (f *File) Sync() error {
-	f.fs.Note(OpSync, f.f.Name(), 0)
-	return f.f.Sync()
+	return f.fs.sync(OpSync, f.f.Name(), f.f.Sync)
 }
 
 // Close closes the file.
@@ -160,12 +165,13 @@ func (fs *FS) Rename(from, to string) error {
 
 // SyncDir makes the names in dir durable.
 func (fs *FS) SyncDir(dir string) error {
-	fs.Note(OpSyncDir, dir, 0)
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return fs.sync(OpSyncDir, dir, func() error {
+		d, err := os.Open(dir)
+		if err != nil {
+			return fmt.Errorf("sync directory: %w", err)
+		}
+		return errors.Join(d.Sync(), d.Close())
+	})
 }
 
 // Publish syncs and closes f, then renames it from its temporary name to path.

@@ -92,7 +92,7 @@ func (r *Runner) run(ctx context.Context, p Phase, row store.PhaseRow, fp []stor
 		return err
 	}
 	began := r.Now()
-	err := p.Run(ctx)
+	err := r.WS.AsSpace(p.Run(ctx))
 	if uerr := r.finish(ctx, p.Name, r.Now().Sub(began), err); uerr != nil {
 		return errors.Join(err, uerr)
 	}
