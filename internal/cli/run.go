@@ -15,9 +15,11 @@ import (
 	"eaglebatch/extract"
 	"eaglebatch/ingest"
 	"eaglebatch/internal/config"
+	"eaglebatch/internal/fsx"
 	"eaglebatch/internal/human"
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
+	"eaglebatch/store/samples"
 
 	"github.com/urfave/cli/v2"
 )
@@ -87,7 +89,7 @@ func (e *env) runWaiting(c *cli.Context) error {
 	for redo := c.String("redo"); ; redo = "" {
 		err := e.runOnce(c, redo, l)
 		code := exitCode(err)
-		if !c.Bool("wait") || code != ExitEngine && code != ExitDiskFull {
+		if !c.Bool("wait") || code != ExitEngine && code != ExitDiskFull || !goesOn(err) {
 			return err
 		}
 		if !l.until.IsZero() && time.Now().Add(pause).After(l.until) {
@@ -103,6 +105,13 @@ func (e *env) runWaiting(c *cli.Context) error {
 		}
 		pause = min(2*pause, time.Minute)
 	}
+}
+
+// goesOn says that this process may try again: what an fsync that failed was
+// for may be missing on disk, and no later one would tell.
+func goesOn(err error) bool {
+	var s *fsx.SyncError
+	return !errors.As(err, &s) && !errors.Is(err, samples.ErrAbandoned)
 }
 
 func (e *env) runOnce(c *cli.Context, redo string, l limits) error {

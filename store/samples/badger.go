@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
+
+	"eaglebatch/internal/fsx"
 )
 
 const (
@@ -22,8 +26,8 @@ const (
 	numMemtables = 3
 	minMemtable  = 4 << 20
 	maxMemtable  = 64 << 20
-	// closeGrace is how long a poisoned database may take to close. Badger
-	// retries a failed flush for ever.
+	// closeGrace is how long a poisoned database that is only read may take to
+	// close.
 	closeGrace = 5 * time.Second
 )
 
@@ -39,6 +43,10 @@ func memtable(mem int64) int64 {
 // log, the write-ahead log, and flushes and compactions that it sets off.
 func spaceNeed(n, mem int64) int64 { return 4*n + 4*memtable(mem) }
 
+// ErrAbandoned: Badger failed to write, and what it was at is frozen for the
+// life of the process. Only another process can open the database.
+var ErrAbandoned = errors.New("the database is out of use in this process")
+
 // poison is Badger's logger. Its first ERROR line is an error that Badger
 // swallowed: the data may not be on disk although the call succeeded.
 type poison struct {
@@ -47,21 +55,37 @@ type poison struct {
 	once sync.Once
 	ch   chan struct{} // closed once err is set
 	err  error
+	hold atomic.Bool // keep who reports an error from going on
 }
 
 func newPoison(dir string, fail func(error)) *poison {
 	return &poison{dir: dir, fail: fail, ch: make(chan struct{})}
 }
 
-// Errorf implements badger.Logger.
+// Errorf implements badger.Logger. While writing it never returns: Badger
+// would try a failed flush again, and with it an fsync that then succeeds
+// although what the first one was for is not on disk.
 func (p *poison) Errorf(format string, args ...any) {
+	p.set(fsx.Unflatten(fmt.Errorf("%s: badger: %s", p.dir, strings.TrimSpace(fmt.Sprintf(format, args...)))))
+	if p.hold.Load() {
+		select {}
+	}
+}
+
+// set makes err the answer to every later call, unless there is one already.
+// It returns the one that counts.
+func (p *poison) set(err error) error {
 	p.once.Do(func() {
-		p.err = fmt.Errorf("%s: badger: %s", p.dir, strings.TrimSpace(fmt.Sprintf(format, args...)))
+		p.err = err
+		if p.hold.Load() {
+			p.err = fmt.Errorf("%w (%w)", err, ErrAbandoned)
+		}
 		close(p.ch)
 		if p.fail != nil {
 			p.fail(p.err)
 		}
 	})
+	return p.err
 }
 
 // Warningf implements badger.Logger.
@@ -84,7 +108,7 @@ func (p *poison) check() error {
 }
 
 // do runs fn, and stops waiting for it once the database is poisoned: a call
-// into Badger may then never return.
+// into Badger may then never return. An error of fn poisons too.
 func (p *poison) do(ctx context.Context, fn func() error) error {
 	if err := errors.Join(p.check(), ctx.Err()); err != nil {
 		return err
@@ -93,20 +117,30 @@ func (p *poison) do(ctx context.Context, fn func() error) error {
 	go func() { done <- fn() }()
 	select {
 	case err := <-done:
-		return errors.Join(p.check(), err)
+		if err != nil {
+			return p.set(fsx.Unflatten(fmt.Errorf("%s: %w", p.dir, err)))
+		}
+		return p.check()
 	case <-p.ch:
 		return p.err
 	}
 }
 
-// closeDB closes db, giving up on it where it is poisoned.
+// closeDB closes db, giving up on it where it is poisoned: closing a database
+// that is written flushes what it holds.
 func (p *poison) closeDB(db *badger.DB) error {
+	if err := p.check(); err != nil && p.hold.Load() {
+		return err
+	}
 	done := make(chan error, 1)
 	go func() { done <- db.Close() }()
 	select {
 	case err := <-done:
-		return errors.Join(p.check(), err)
+		return errors.Join(p.check(), fsx.Unflatten(err))
 	case <-p.ch:
+	}
+	if p.hold.Load() {
+		return p.err
 	}
 	select {
 	case err := <-done:
@@ -124,11 +158,18 @@ func badgerOptions(dir string, mem int64, log badger.Logger) badger.Options {
 		// block cache; the tree holds keys, pointers and small records only.
 		WithCompression(options.None).WithBlockCacheSize(0).WithIndexCacheSize(0).
 		WithDetectConflicts(false).WithNumVersionsToKeep(1).WithMetricsEnabled(false).
-		WithMemTableSize(memtable(mem)).WithNumMemtables(numMemtables).WithNumCompactors(2).
+		WithMemTableSize(memtable(mem)).WithNumMemtables(numMemtables).
+		// No compaction: keys come in their order and once, so that there is
+		// nothing to gain, and Badger (4.9) drops the error of a table that it
+		// could not write while compacting, then deletes the tables it came from.
+		WithNumCompactors(0).WithCompactL0OnClose(false).WithNumLevelZeroTablesStall(math.MaxInt32).
 		WithValueLogFileSize(valueLogFile).
-		WithVerifyValueChecksum(true).WithCompactL0OnClose(true).
+		WithVerifyValueChecksum(true).
 		WithLogger(log)
 }
+
+// isLocked reports that another database handle holds the directory.
+func isLocked(err error) bool { return strings.Contains(err.Error(), "directory lock") }
 
 // openReadOnly opens the database in dir for reading. After a killed writer
 // Badger refuses that until it has been opened for writing once, which
@@ -149,16 +190,20 @@ func openReadOnly(dir string, o Options) (*badger.DB, *poison, error) {
 	if err == nil {
 		return db, p, nil
 	}
-	if strings.Contains(err.Error(), "directory lock") {
+	if isLocked(err) {
 		return nil, nil, fmt.Errorf("%s: is being written by another process: %w", dir, err)
 	}
 	if err := o.guard(spaceNeed(0, o.memory())); err != nil {
 		return nil, nil, err
 	}
+	if err := mendManifest(o.FS, dir); err != nil {
+		return nil, nil, err
+	}
 	db, p, err = open(false)
 	if err != nil {
-		return nil, nil, &CorruptError{Path: dir, Err: err}
+		return nil, nil, &CorruptError{Path: dir, Err: fsx.Unflatten(err)}
 	}
+	p.hold.Store(true)
 	if err := p.closeDB(db); err != nil {
 		return nil, nil, err
 	}

@@ -34,15 +34,24 @@
 //
 // # Crash safety
 //
-// A batch is durable in Badger (SyncWrites), then its rows are fsynced, then
-// the caller moves the ledger's cursor, which alone makes them count. A writer
-// that opens again cuts the row index to the cursor and puts the same samples
-// under the same keys, which changes nothing.
+// A batch is durable in Badger (SyncWrites), then the directory of its logs,
+// which Badger leaves to chance, then its rows are fsynced, then the caller
+// moves the ledger's cursor, which alone makes them count. A writer that opens
+// again cuts the row index to the cursor and puts the same samples under the
+// same keys, which changes nothing; where no row counts it begins anew.
 //
 // Badger swallows some errors and only logs them: a failed msync of the value
 // log, a value that cannot be read. Any line it logs as an error therefore
 // poisons the database: the caller's Fail is told and every later call fails.
 // For the same reason an empty or short value is damage, never an empty sample.
+//
+// While writing, the goroutine that logged the line is stopped for good and the
+// database never closed: Badger would try the flush again, and an fsync that
+// failed once succeeds then, whatever is on disk. Only another process goes on
+// (ErrAbandoned). What a failed flush leaves in Badger's MANIFEST is taken off
+// when an unfinished generation is next opened; its rows are in the write-ahead
+// log. Tables are never compacted: there Badger loses the error of a table that
+// it could not write, and the table's rows with it.
 //
 // # Concurrency
 //

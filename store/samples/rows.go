@@ -91,7 +91,8 @@ func prepareRows(f *fsx.File, rows int64) error {
 		return err
 	}
 	end := rowsHead + rows*rowSize
-	if rows == 0 && st.Size() < rowsHead {
+	if rows == 0 {
+		// Nothing counts yet: what a crash left may be a length without bytes.
 		if err := f.Truncate(0); err != nil {
 			return err
 		}
@@ -108,7 +109,7 @@ func prepareRows(f *fsx.File, rows int64) error {
 	if err := checkRowsHeader(h[:]); err != nil {
 		return &CorruptError{Path: f.Name(), Err: err}
 	}
-	if st.Size() > end {
+	if rows > 0 && st.Size() > end {
 		if err := f.Truncate(end); err != nil {
 			return err
 		}

@@ -1,17 +1,19 @@
 package samples
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"eaglebatch/internal/fault"
 	"eaglebatch/internal/fsx"
@@ -225,16 +227,18 @@ func copySparse(from, to string) error {
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, 1<<20)
-	for off := int64(0); off < st.Size(); off += int64(len(buf)) {
-		n := min(int64(len(buf)), st.Size()-off)
-		if _, err := in.ReadAt(buf[:n], off); err != nil {
+	for off := int64(0); ; {
+		from, err := unix.Seek(int(in.Fd()), off, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break // only hole from here on
+		}
+		if err != nil {
 			return err
 		}
-		if bytes.Count(buf[:n], []byte{0}) == int(n) {
-			continue
+		if off, err = unix.Seek(int(in.Fd()), from, unix.SEEK_HOLE); err != nil {
+			return err
 		}
-		if _, err := out.WriteAt(buf[:n], off); err != nil {
+		if _, err := io.Copy(io.NewOffsetWriter(out, from), io.NewSectionReader(in, from, off-from)); err != nil {
 			return err
 		}
 	}
@@ -248,10 +252,15 @@ func TestSwallowedErrorPoisons(t *testing.T) {
 	o.Fail = func(err error) { told = err }
 	w := mustWriter(t, filepath.Join(t.TempDir(), "000001"), 0, o)
 	mustAppend(t, w, makeSamples(1, 0, 5))
-	w.poison.Errorf("Error while curlf sync: %v\n", errors.New("input/output error"))
+	// Who reports the error is kept from going on.
+	go w.poison.Errorf("Error while curlf sync: %v\n", errors.New("no space left on device"))
+	<-w.poison.ch
 	err := w.Append(context.Background(), makeSamples(1, 5, 5))
 	if err == nil || told == nil || !errors.Is(err, told) {
 		t.Fatalf("Append: %v, told: %v", err, told)
+	}
+	if !errors.Is(err, ErrAbandoned) || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("Append: %v, want it to tell a full disk, and that the database is out of use", err)
 	}
 	if w.Rows() != 5 {
 		t.Errorf("%d rows count, want 5", w.Rows())
@@ -298,7 +307,7 @@ func TestOrderOfDurability(t *testing.T) {
 	w := mustWriter(t, filepath.Join(t.TempDir(), "000001"), 0, o)
 	ops = nil
 	mustAppend(t, w, makeSamples(1, 0, 3))
-	if d := cmp.Diff([]string{"write index.rows", "fsync index.rows"}, ops); d != "" {
+	if d := cmp.Diff([]string{"dirsync db", "write index.rows", "fsync index.rows"}, ops); d != "" {
 		t.Errorf("append (-want +got):\n%s", d)
 	}
 	ops = nil

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -57,14 +58,56 @@ func OpenWriter(dir string, rows int64, o Options) (*Writer, error) {
 		return nil, err
 	}
 	p := newPoison(dir, o.Fail)
-	db, err := badger.Open(badgerOptions(filepath.Join(dir, dbName), o.memory(), p))
-	if err == nil {
-		err = o.FS.SyncDir(dir)
-	}
+	db, err := openForWriting(dir, rows, o, p)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), index.Close())
 	}
 	return &Writer{dir: dir, o: o, db: db, poison: p, index: index, rows: rows, enc: newEncoder()}, nil
+}
+
+// openForWriting opens the database of the generation in dir. Where no row
+// counts yet it begins anew: a crash may have left half of an empty one.
+func openForWriting(dir string, rows int64, o Options, p *poison) (*badger.DB, error) {
+	path := filepath.Join(dir, dbName)
+	var err error
+	if rows == 0 {
+		err = emptyDir(o.FS, path)
+	} else {
+		err = mendManifest(o.FS, path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	db, err := badger.Open(badgerOptions(path, o.memory(), p))
+	if err != nil {
+		var sys syscall.Errno
+		if err = fsx.Unflatten(err); rows > 0 && !errors.As(err, &sys) && !isLocked(err) {
+			err = &CorruptError{Path: path, Err: err}
+		}
+		return nil, err
+	}
+	if err := o.FS.SyncDir(dir); err != nil {
+		return nil, errors.Join(err, p.closeDB(db))
+	}
+	p.hold.Store(true)
+	return db, nil
+}
+
+// emptyDir removes the files in dir, if there is such a directory.
+func emptyDir(fsys *fsx.FS, dir string) error {
+	ents, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil || len(ents) == 0 {
+		return err
+	}
+	for _, e := range ents {
+		if err := fsys.Remove(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return fsys.SyncDir(dir)
 }
 
 // Rows returns the number of durable rows.
@@ -134,7 +177,12 @@ func (w *Writer) flush(ctx context.Context) error {
 		return err
 	}
 	if err := w.poison.do(ctx, w.putBatches); err != nil {
-		return fmt.Errorf("%s: %w", w.dir, err)
+		return err
+	}
+	// Badger does not make the names of the logs durable that it begins. Where
+	// that fails it must not do so later either, while closing.
+	if err := w.o.FS.SyncDir(filepath.Join(w.dir, dbName)); err != nil {
+		return w.poison.set(err)
 	}
 	if err := w.o.FS.Point(fault.SamplesAfterBatch); err != nil {
 		return err
