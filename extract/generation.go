@@ -99,7 +99,7 @@ func (r *run) openGeneration(ctx context.Context) error {
 	if err := genindex.CreateLease(r.fs, r.dir); err != nil {
 		return err
 	}
-	if err := r.copyPlan(); err != nil {
+	if err := r.copyPlan(ctx); err != nil {
 		return err
 	}
 	r.meta = r.blobsMeta()
@@ -199,9 +199,9 @@ func (r *run) newGeneration(ctx context.Context) error {
 }
 
 // copyPlan puts the plan into the generation, where readers look for it.
-func (r *run) copyPlan() error {
+func (r *run) copyPlan(ctx context.Context) error {
 	to := filepath.Join(r.dir, planName)
-	if _, err := os.Stat(to); err == nil {
+	if r.samePlan(ctx, to) == nil {
 		return nil
 	}
 	from, err := os.Open(r.ws.PlanPath(r.plan.ID))
@@ -212,7 +212,24 @@ func (r *run) copyPlan() error {
 		_, err := io.Copy(w, from)
 		return err
 	})
-	return errors.Join(r.spaceError(err, r.plan.Samples*40), from.Close())
+	if err := errors.Join(r.spaceError(err, r.plan.Samples*40), from.Close()); err != nil {
+		return err
+	}
+	return r.samePlan(ctx, to)
+}
+
+// samePlan fails where the file at path is not the plan in force: the
+// generation's manifest will vouch for it.
+func (r *run) samePlan(ctx context.Context, path string) error {
+	want, err := blob.HashFile(ctx, r.ws.PlanPath(r.plan.ID))
+	if err != nil {
+		return err
+	}
+	got, err := blob.HashFile(ctx, path)
+	if err == nil && got != want {
+		err = &store.CorruptError{Path: path, Offset: -1, Err: errors.New("is not the plan that it was copied from"), Hint: "run again: it is copied anew"}
+	}
+	return err
 }
 
 // loadProgress finds what is committed, adopts what a crash left complete, and
