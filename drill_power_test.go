@@ -12,8 +12,6 @@ import (
 	"time"
 	"unsafe"
 
-	"eaglebatch/internal/fsx"
-
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
@@ -43,8 +41,8 @@ func image(t *testing.T, fstype string, size int64) string {
 	img := filepath.Join(scratch(t), fstype+".img")
 	must(t, os.WriteFile(img, nil, 0o666))
 	must(t, os.Truncate(img, size))
-	force := map[string]string{"ext4": "-F", "xfs": "-f"}[fstype]
-	if out, err := exec.Command("mkfs."+fstype, "-q", force, img).CombinedOutput(); err != nil {
+	args := map[string][]string{"ext4": {"-q", "-F", "-m", "0", img}, "xfs": {"-q", "-f", img}}[fstype] // no blocks for root alone
+	if out, err := exec.Command("mkfs."+fstype, args...).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.%s: %v %s", fstype, err, out)
 	}
 	return img
@@ -140,14 +138,7 @@ func (s site) cut(t *testing.T, dir string, after time.Duration) (seq uint64, re
 	cmd := s.command(ctx, []string{"EAGLEBATCH_FSTRACE=" + acks}, "run")
 	must(t, cmd.Start())
 	time.Sleep(after)
-	if exists(acks) {
-		for _, op := range readTrace(t, acks, s.work()) {
-			// Step 1 is laid down before the marker that makes it a workspace.
-			if op.Kind == fsx.OpCommit && op.N > 1 {
-				seq = max(seq, uint64(op.N))
-			}
-		}
-	}
+	seq = acknowledged(t, acks, s.work())
 	must(t, powerOff(dir))
 	must(t, cmd.Process.Kill())
 	err := cmd.Wait()

@@ -321,7 +321,17 @@ func mount(t *testing.T, fstype, image, options string) (dir string, remount fun
 			skip(t, "needs to mount %s: %v %s", fstype, err, out)
 		}
 	}
-	down := func(flags int) error { return unix.Unmount(dir, flags) }
+	down := func(flags int) (err error) {
+		// A child that another goroutine is just starting holds this process's
+		// open files for a moment.
+		for range 1000 {
+			if err = unix.Unmount(dir, flags); !errors.Is(err, unix.EBUSY) {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return err
+	}
 	up()
 	t.Cleanup(func() { must(t, down(unix.MNT_DETACH)) })
 	return dir, func() { must(t, down(0)); up() }
