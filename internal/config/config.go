@@ -241,13 +241,15 @@ func (c *Config) finish() error {
 	return c.validate()
 }
 
+// sectionText is a section as far as it means something: comments and layout
+// are no change of it.
 func sectionText(root *yaml.Node, key string) string {
 	if root.Kind != yaml.MappingNode {
 		return ""
 	}
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		if root.Content[i].Value == key {
-			b, err := yaml.Marshal(root.Content[i+1])
+			b, err := yaml.Marshal(bare(root.Content[i+1]))
 			if err != nil {
 				return ""
 			}
@@ -255,4 +257,13 @@ func sectionText(root *yaml.Node, key string) string {
 		}
 	}
 	return ""
+}
+
+// bare copies a node without comments and layout.
+func bare(n *yaml.Node) *yaml.Node {
+	c := &yaml.Node{Kind: n.Kind, Tag: n.Tag, Value: n.Value, Alias: n.Alias, Anchor: n.Anchor}
+	for _, x := range n.Content {
+		c.Content = append(c.Content, bare(x))
+	}
+	return c
 }

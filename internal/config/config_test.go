@@ -98,6 +98,32 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestPlanText: a recorded decision lapses when the plan section means something
+// else, not when it is commented or laid out anew.
+func TestPlanText(t *testing.T) {
+	text := func(yaml string) string {
+		t.Helper()
+		c, err := load(t, yaml)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.PlanText
+	}
+	want := text("plan: {max_tokens: 10, dtype: fp16}\n")
+	for _, same := range []string{
+		"plan:\n  max_tokens: 10\n  dtype: fp16\n", "# why\nplan: # this\n  # and that\n  max_tokens: 10 # ten\n  dtype: 'fp16'\nshuffle: {seed: 3}\n",
+	} {
+		if got := text(same); got != want {
+			t.Errorf("%q: %q, want %q", same, got, want)
+		}
+	}
+	for _, other := range []string{"plan: {max_tokens: 11, dtype: fp16}", "plan: {max_tokens: 10}", "plan:", "{}"} {
+		if text(other) == want {
+			t.Errorf("%q is taken for the same", other)
+		}
+	}
+}
+
 func TestLayers(t *testing.T) {
 	for n, want := range map[int][]int{61: {2, 30, 58, 61}, 32: {2, 16, 29, 32}, 8: {2, 4, 5, 8}, 4: {1, 2, 4}, 1: {0, 1}} {
 		if got, err := (Layers{Auto: true}).For(n); err != nil || !slices.Equal(got, want) {
