@@ -85,6 +85,50 @@ func TestDecision(t *testing.T) {
 	eagle(t, "check", "--full", "-q", "-c", config).want(t, 0)
 }
 
+// TestDecisionThatIsNotEnough: a decision whose deletions do not make the room
+// deletes nothing; one that is killed in the middle of deleting is finished by
+// the next run, although what it names lies in the trash by then.
+func TestDecisionThatIsNotEnough(t *testing.T) {
+	vol := smallVolume(t, 280<<20)
+	s := newSite(t, filepath.Join(vol, "site"))
+	for name, files := range map[string]int{"a": 10, "b": 1500} {
+		for i := range files {
+			p := filepath.Join(vol, "old", name, fmt.Sprintf("hs_%d.safetensors", i))
+			must(t, os.MkdirAll(filepath.Dir(p), 0o777))
+			must(t, os.WriteFile(p, make([]byte, 20_000), 0o666))
+		}
+	}
+	s.ok(t, "merge")
+	sp, err := fsx.SpaceAt(vol)
+	must(t, err)
+	// 2 MB of states, and room for the proof only.
+	s.configure(t, strings.Replace(strings.Replace(drillConfig, "reserve: 1MiB", fmt.Sprintf("proof: 4, reserve: %d", sp.Free-600_000), 1),
+		"min_age: 0s", "min_age: 0s, adopt: [{name: old-a, path: ../old/a}, {name: old-b, path: ../old/b}]", 1))
+	if r := s.run(t, nil, "run"); r.code != 4 || !strings.Contains(r.err, "plan --accept gc=old-b") {
+		t.Fatalf("%v", r)
+	}
+	if r := s.ok(t, "plan", "--accept", "gc=old-a"); !strings.Contains(r.out, "not enough") {
+		t.Errorf("the plan does not say that it is not enough:\n%s", r.out)
+	}
+	if r := s.run(t, nil, "run"); r.code != 4 || !strings.Contains(r.err, "which is not enough") {
+		t.Errorf("%v", r)
+	}
+	if n := count(t, filepath.Join(vol, "old", "a")); n != 10 {
+		t.Fatalf("%d files are left of what was not worth deleting", n)
+	}
+	if r := s.ok(t, "plan", "--accept", "gc=old-b"); !strings.Contains(r.out, "the next run deletes it for good, as decided") {
+		t.Errorf("the plan does not say what goes:\n%s", r.out)
+	}
+	if r := s.run(t, []string{"EAGLEBATCH_FAULT=gc.before-unlink:5:kill"}, "run"); r.signal == 0 {
+		t.Fatalf("not killed: %v", r)
+	}
+	s.ok(t, "run")
+	if a, b := count(t, filepath.Join(vol, "old", "a")), count(t, filepath.Join(vol, "old")); a != 10 || b != 10 {
+		t.Errorf("%d files of old-a are left, %d in all", a, b)
+	}
+	s.ok(t, "check", "--full")
+}
+
 // TestProofIsCompared: where an older generation made here holds states of the
 // same samples, the proof is held against it before the decision.
 func TestProofIsCompared(t *testing.T) {

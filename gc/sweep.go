@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"eaglebatch/internal/human"
 	"eaglebatch/store"
 	"eaglebatch/store/genindex"
@@ -229,8 +231,11 @@ func sameAsAdopted(g store.GenerationRow, u usage) error {
 		return nil
 	case a == nil:
 		return fmt.Errorf("%w: generation %d has no record of what was adopted", ErrRefused, g.ID)
-	case a.Dev != u.Dev || a.Inode != u.Inode:
-		return fmt.Errorf("%w: %s is another directory than the one that was adopted", ErrRefused, g.Path)
+	case a.Inode != u.Inode || a.Dev != u.Dev && (a.Hash != u.List || a.Files != u.Files):
+		return fmt.Errorf("%w: %s is another directory than the one that was adopted: adopt it again if it may go", ErrRefused, g.Path)
+	case a.Dev != u.Dev:
+		return fmt.Errorf("%w: %s holds what was adopted, but on device %d:%d instead of %d:%d: if its disk was only mounted anew, adopt it again by the same name",
+			ErrRefused, g.Path, unix.Major(u.Dev), unix.Minor(u.Dev), unix.Major(a.Dev), unix.Minor(a.Dev))
 	case a.Hash != u.List || a.Files != u.Files:
 		return fmt.Errorf("%w: %s changed since it was adopted (%s files then, %s now): adopt it again if it may go",
 			ErrRefused, g.Path, human.Count(a.Files), human.Count(u.Files))

@@ -91,7 +91,7 @@ func (rep *Report) toDelete(need int64) (names []string, freed int64) {
 		if freed >= need {
 			break
 		}
-		names, freed = append(names, cmp.Or(g.Name, fmt.Sprint(g.ID))), freed+g.Bytes
+		names, freed = append(names, g.ref()), freed+g.Bytes
 	}
 	return names, freed
 }

@@ -122,9 +122,57 @@ func TestRoom(t *testing.T) {
 	if !slices.Equal(names, []string{"abandoned", "old-10k"}) || row.Reclaimable != 2000 {
 		t.Errorf("reclaimable: %v, %d bytes", names, row.Reclaimable)
 	}
+	if e := rep.Room.Elsewhere; len(e) != 1 || e[0].Name != "elsewhere" || !strings.Contains(strings.Join(rep.Explain(), "\n"), "makes no room for this plan") {
+		t.Errorf("on other filesystems: %+v", e)
+	}
 	if !slices.Equal(rep.Needs, []uint32{1}) || row.Reused != row.Samples {
 		t.Errorf("needs %v, %d of %d reused", rep.Needs, row.Reused, row.Samples)
 	}
+}
+
+// TestNamedRoom: a decision is held to what it names itself deletes, also what
+// an interrupted deletion left of it in the trash.
+func TestNamedRoom(t *testing.T) {
+	ws := storetest.MustInit(t)
+	merge(t, ws, mixed())
+	shuffle(t, ws, upTo(29), nil)
+	base := mustPlan(t, ws, testOptions())
+	for _, name := range []string{"old-a", "old-b"} {
+		seal(t, ws, testOptions(), base, func(g *store.GenerationRow) { g.Name, g.Origin, g.Bytes, g.Identity = name, "adopted", 1000, nil })
+	}
+	trash := filepath.Join(ws.Dir(), "trash", "x")
+	mustWrite(t, filepath.Join(trash, "left"), make([]byte, 5000))
+	update(t, ws, func(tx *store.Tx) error {
+		return tx.PutGeneration(store.GenerationRow{ID: 9, Name: "half", Origin: "adopted", State: store.GenTrashed, Kind: "states", Trash: "trash/x", Bytes: 1e9})
+	})
+	for _, tc := range []struct {
+		names              []string
+		named, reclaimable int64
+	}{{nil, 0, 2000}, {[]string{"old-a"}, 1000, 2000}, {[]string{"old-a", "old-b"}, 2000, 2000}} {
+		room := measured(t, ws, tc.names)
+		if room.Named != tc.named || room.Reclaimable != tc.reclaimable {
+			t.Errorf("%v: %d named of %d", tc.names, room.Named, room.Reclaimable)
+		}
+		room.Free, room.Reserve, room.Need = 500, 400, 1500
+		if room.Enough() != (tc.named == 2000) {
+			t.Errorf("%v: enough is %v", tc.names, room.Enough())
+		}
+	}
+	if room := measured(t, ws, []string{"half"}); room.Named < 5000 || room.Named > 50_000 {
+		t.Errorf("half deleted: %d named", room.Named)
+	}
+}
+
+func measured(t *testing.T, ws *store.Workspace, names []string) (room Room) {
+	t.Helper()
+	err := ws.View(func(r store.Reader) (err error) {
+		room, err = MeasureRoom(ws, r, human.Share{}, names, nil)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return room
 }
 
 func TestReassess(t *testing.T) {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"eaglebatch/internal/human"
@@ -24,13 +25,7 @@ func (rep Report) Explain() []string {
 	case p.NewTokens > 0:
 		out = append(out, "time: unknown, since no rate was measured (plan --probe N) or given (plan.tokens_per_second)")
 	}
-	for _, g := range rep.Room.From {
-		how := "nothing needs it"
-		if g.Decision {
-			how = "if a decision names it"
-		}
-		out = append(out, fmt.Sprintf("reclaimable: %s from generation %d (%s), %s: %s", human.Sized(g.Bytes), g.ID, g.Name, how, g.Reason))
-	}
+	out = append(out, rep.Room.explain()...)
 	if selects(p.Rows) {
 		out = append(out, fmt.Sprintf("rows: %s leaves out rows by the mask; bytes are close, not exact, where a sample has several supervised runs", p.Rows))
 	}
@@ -56,6 +51,30 @@ func (rep Report) heavy() (out []string) {
 			out = append(out, fmt.Sprintf("lengths: %s takes %.0f%% of the tokens with %.0f%% of the samples: %s tokens a sample, the others %s",
 				d.Name, 100*d.Share, 100*d.SampleShare, human.Count(int64(d.Mean)), human.Count((t.Tokens-d.Tokens)/others)))
 		}
+	}
+	return out
+}
+
+// ref is what a decision names the generation by.
+func (g Reclaim) ref() string { return cmp.Or(g.Name, fmt.Sprint(g.ID)) }
+
+// explain says what could be deleted, and what the decision in force deletes.
+func (m Room) explain() (out []string) {
+	for _, g := range m.From {
+		how := "nothing needs it"
+		switch {
+		case g.Named:
+			how = "the next run deletes it for good, as decided"
+		case g.Decision:
+			how = "if a decision names it"
+		}
+		out = append(out, fmt.Sprintf("reclaimable: %s from generation %d (%s, %s): %s", human.Sized(g.Bytes), g.ID, g.Name, g.Path, how))
+	}
+	for _, g := range m.Elsewhere {
+		out = append(out, fmt.Sprintf("generation %d (%s, %s) lies on another filesystem: deleting it makes no room for this plan", g.ID, g.Name, g.Path))
+	}
+	if m.Named > 0 && !m.Enough() {
+		out = append(out, fmt.Sprintf("the decision in force frees %s, which is not enough: run will ask again and delete nothing", human.Sized(m.Named)))
 	}
 	return out
 }

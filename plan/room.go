@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -21,6 +22,9 @@ type Reclaim struct {
 	Reason string `json:"reason"`
 	// Decision says that only a recorded decision that names it deletes it.
 	Decision bool `json:"decision"`
+	// Named says that the decision in force names it.
+	Named bool   `json:"named"`
+	Path  string `json:"path"`
 }
 
 // Room is what the filesystem of the generations has to give.
@@ -29,7 +33,10 @@ type Room struct {
 	Free        int64     `json:"free"`
 	Reserve     int64     `json:"reserve"`
 	Reclaimable int64     `json:"reclaimable"`
+	Named       int64     `json:"named"` // of it, what the decision in force deletes
+	Need        int64     `json:"need"`  // what the plan still writes
 	From        []Reclaim `json:"from"`
+	Elsewhere   []Reclaim `json:"elsewhere"` // on other filesystems: they make no room here
 }
 
 // generationsRoot is the directory whose filesystem counts: a generations
@@ -44,8 +51,8 @@ func generationsRoot(ws *store.Workspace) string {
 
 // MeasureRoom asks the filesystem of the generations what is free, and adds up
 // what generations there could be deleted: those that nothing needs, and those
-// that a decision may name. What lies in the trash does not count, nor what
-// lies on another filesystem. planNeeds are the generations that the plan
+// that a decision may name. What lies in the trash does not count, unless a
+// decision in force names it, nor what lies on another filesystem. planNeeds are the generations that the plan
 // points into.
 func MeasureRoom(ws *store.Workspace, r store.Reader, reserve human.Share, names []string, planNeeds []uint32) (Room, error) {
 	root := generationsRoot(ws)
@@ -53,7 +60,7 @@ func MeasureRoom(ws *store.Workspace, r store.Reader, reserve human.Share, names
 	if err != nil {
 		return Room{}, err
 	}
-	room := Room{Total: sp.Total, Free: sp.Free, Reserve: reserve.Of(sp.Total), From: []Reclaim{}}
+	room := Room{Total: sp.Total, Free: sp.Free, Reserve: reserve.Of(sp.Total), From: []Reclaim{}, Elsewhere: []Reclaim{}}
 	verdicts, err := retain.Judge(r, retain.Options{Keep: 1, Names: names, PlanNeeds: planNeeds})
 	if err != nil {
 		return Room{}, err
@@ -63,29 +70,82 @@ func MeasureRoom(ws *store.Workspace, r store.Reader, reserve human.Share, names
 		return Room{}, err
 	}
 	for _, v := range verdicts {
-		if v.Class != retain.Free && v.Class != retain.Decide && v.Class != retain.Condemned {
-			continue
-		}
-		g := v.Generation
-		d, err := device(ws.GenerationDir(g))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
+		if err := room.count(ws, r, v, dev); err != nil {
 			return Room{}, err
 		}
-		n, err := generationBytes(r, g)
-		if err != nil {
-			return Room{}, err
-		}
-		if d != dev || n == 0 {
-			continue
-		}
-		room.From = append(room.From, Reclaim{ID: g.ID, Name: g.Name, Bytes: n, Reason: v.Reason, Decision: v.Class == retain.Decide})
-		room.Reclaimable += n
 	}
 	return room, nil
 }
+
+// count adds what deleting one generation frees.
+func (m *Room) count(ws *store.Workspace, r store.Reader, v retain.Verdict, dev uint64) error {
+	g := v.Generation
+	// What a decision names and an interrupted deletion left in the trash goes
+	// as soon as it is resumed.
+	resumed := v.Named && (v.Class == retain.Trashed || v.Class == retain.Condemned)
+	if v.Class != retain.Free && v.Class != retain.Decide && v.Class != retain.Condemned && !resumed {
+		return nil
+	}
+	path := g.Path
+	if path != "" {
+		path = ws.GenerationDir(g)
+	}
+	d, err := device(path)
+	if errors.Is(err, os.ErrNotExist) && resumed {
+		if path = g.Trash; !filepath.IsAbs(path) {
+			path = filepath.Join(ws.Dir(), path)
+		}
+		d, err = device(path)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var n int64
+	if v.Class == retain.Trashed {
+		n, err = diskUsage(path) // part of it may be gone
+	} else {
+		n, err = generationBytes(r, g)
+	}
+	if err != nil || n == 0 {
+		return err
+	}
+	c := Reclaim{ID: g.ID, Name: g.Name, Path: path, Bytes: n, Reason: v.Reason, Decision: v.Class == retain.Decide, Named: v.Named}
+	if d != dev {
+		m.Elsewhere = append(m.Elsewhere, c)
+		return nil
+	}
+	m.From = append(m.From, c)
+	m.Reclaimable += n
+	if v.Named {
+		m.Named += n
+	}
+	return nil
+}
+
+// diskUsage adds up the files below dir that have no name elsewhere.
+func diskUsage(dir string) (n int64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		st, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok && (e.IsDir() || sys.Nlink == 1) {
+			n += sys.Blocks * 512
+		}
+		return nil
+	})
+	return n, err
+}
+
+// Enough says whether the generations that a decision names make the room that
+// the plan still needs. It is not enough that others could be deleted too.
+func (m Room) Enough() bool { return m.Need <= m.Free-m.Reserve+m.Named }
 
 // generationBytes is what the ledger knows a generation to take on disk. A
 // generation that was given up has no total: its blobs do.
@@ -143,7 +203,7 @@ func Reassess(ws *store.Workspace, r store.Reader, row store.PlanRow, reserve hu
 		return row, room, err
 	}
 	expected := row.ExpectedBytes
-	row.ExpectedBytes = left
+	row.ExpectedBytes, room.Need = left, left
 	room.apply(&row)
 	row.ExpectedBytes = expected
 	return row, room, nil

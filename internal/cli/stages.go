@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"eaglebatch/extract"
@@ -180,7 +181,10 @@ func (j *job) decide(ctx context.Context) error {
 	if p.Decision == store.FitsAfterGC {
 		d.What = fmt.Sprintf("the plan needs %s and %s are free above the reserve: it fits once old states are deleted (%s are reclaimable)", human.Sized(p.ExpectedBytes), human.Sized(max(0, p.DiskFree-p.Reserve)), human.Sized(p.Reclaimable))
 	}
-	d.Details = found
+	if names := j.gcNames(); len(names) > 0 {
+		d.Details = append(d.Details, fmt.Sprintf("the decision to delete %s is not carried out: it frees %s, which is not enough", strings.Join(names, ", "), human.Sized(rep.Room.Named)))
+	}
+	d.Details = append(d.Details, found...)
 	for _, ch := range plan.Choices(rep) {
 		d.Details = append(d.Details, ch.Text)
 		if ch.Accept != "" {
@@ -198,12 +202,13 @@ func (j *job) undecided() (p store.PlanRow, open bool, err error) {
 		return p, false, err
 	}
 	now := p
+	var room plan.Room
 	if p.Decision != store.Fits {
 		err = j.ws.View(func(r store.Reader) (err error) {
-			now, _, err = plan.Reassess(j.ws, r, p, j.cfg.Plan.Reserve)
+			now, room, err = plan.Reassess(j.ws, r, p, j.cfg.Plan.Reserve)
 			return err
 		})
 	}
-	decided := now.Decision == store.FitsAfterGC && len(j.gcNames()) > 0
+	decided := len(j.gcNames()) > 0 && room.Enough()
 	return now, now.Decision != store.Fits && !decided, err
 }
