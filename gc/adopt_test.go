@@ -3,6 +3,7 @@ package gc
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -184,6 +185,9 @@ func attempts() []attempt {
 			must(t, os.Symlink(p+".away", p))
 			t.Cleanup(func() { must(t, os.Remove(p)); must(t, os.Rename(p+".away", p)) })
 		}, "symbolic link"},
+		{"open in another process", func(t *testing.T, _ *store.Workspace, dir string) {
+			holdOpen(t, filepath.Join(dir, "rows_0-2000/data_0.ckpt"))
+		}, "in use: process"},
 		{"missing", func(t *testing.T, _ *store.Workspace, dir string) { must(t, os.RemoveAll(dir)) }, "missing"},
 		{"mount inside", func(t *testing.T, _ *store.Workspace, dir string) {
 			bind(t, t.TempDir(), filepath.Join(dir, "rows_0-2000"))
@@ -248,6 +252,24 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// holdOpen lets another process read a file for as long as the test lasts.
+func holdOpen(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	must(t, err)
+	cmd := exec.Command("sleep", "600")
+	cmd.Stdin = f
+	must(t, errors.Join(cmd.Start(), f.Close()))
+	t.Cleanup(func() {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Error("it ended by itself")
+		}
+	})
 }
 
 func bind(t *testing.T, from, to string) {

@@ -35,5 +35,7 @@
 //
 // The functions change the workspace and must not run at once; run.lock, which
 // an open workspace holds, sees to it between processes. A reader's lease (a
-// shared lock on LEASE in the generation's directory) keeps a generation.
+// shared lock on LEASE in the generation's directory) keeps a generation. What
+// was adopted has no lease: it is kept while another process has a file of it
+// open or mapped, as far as /proc shows.
 package gc

@@ -197,6 +197,9 @@ func (p *planning) look(it *Item) (err error) {
 	if held, err := leaseHeld(pl.dir); err != nil || held {
 		return errors.Join(err, errLeased)
 	}
+	if who, file := openElsewhere(pl.dir.Name()); who != "" {
+		return fmt.Errorf("%w: in use: %s has %s open", ErrRefused, who, file)
+	}
 	u, err := measure(p.ctx, pl.dir, g.Origin != retain.Adopted, nil)
 	if err != nil {
 		return err

@@ -186,13 +186,18 @@ func TestReassess(t *testing.T) {
 		t.Fatalf("%+v", row)
 	}
 	row.Generation = 1
+	mustWrite(t, filepath.Join(ws.Dir(), "generations/000001/blob"), make([]byte, 9000))
 	update(t, ws, func(tx *store.Tx) error {
-		return errors.Join(tx.PutPlan(row), tx.PutBlob(store.BlobRow{Gen: 1, RawBytes: row.RawBytes / 2}))
+		return errors.Join(tx.PutPlan(row), tx.PutBlob(store.BlobRow{Gen: 1, RawBytes: row.RawBytes / 2}),
+			tx.PutGeneration(store.GenerationRow{ID: 1, Name: "own", Origin: "made", State: store.GenSealed, Kind: "states", Path: "generations/000001", Bytes: 9000}))
 	})
 	err := ws.View(func(r store.Reader) error {
 		again, room, err := Reassess(ws, r, row, o.Reserve)
 		if again.ExpectedBytes != row.ExpectedBytes || row.ShortBy-again.ShortBy < row.RawBytes/4 && room.Free == row.DiskFree {
 			t.Errorf("half done, short by %d instead of %d", again.ShortBy, row.ShortBy)
+		}
+		if len(room.From) > 0 {
+			t.Errorf("its own states would make room for it: %+v", room.From)
 		}
 		if again.Decision != store.Short || again.ShortBy != row.RawBytes-row.RawBytes/2-(room.Free-room.Reserve)-room.Reclaimable {
 			t.Errorf("%+v with %+v", again, room)

@@ -12,7 +12,9 @@ func (rep Report) Explain() []string {
 	p, b := rep.Plan, rep.Basis
 	out := []string{"blobs: " + rep.BlobWhy}
 	f := rep.Prediction()
-	if p.Ratio > 0 {
+	if p.RawBytes == 0 {
+		out = append(out, "bytes: none to write: what is planned is stored already")
+	} else if p.Ratio > 0 {
 		out = append(out, fmt.Sprintf("bytes: %s to %s on disk: raw bytes times %.3f, from %s", human.Bytes(f.BytesLow), human.Bytes(f.BytesHigh), p.Ratio, b.RatioFrom))
 	} else {
 		out = append(out, "bytes: raw bytes, since no probe or sealed generation of this shape gives a ratio")

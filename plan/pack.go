@@ -31,6 +31,9 @@ type blobNeeds struct {
 
 // chooseBlobSize returns the raw bytes a blob is filled to, and why.
 func chooseBlobSize(n blobNeeds) (size int64, why string) {
+	if n.total == 0 {
+		return max(n.asked, minBlob), "none: no sample is to be computed"
+	}
 	size, why = n.asked, "as configured"
 	if n.asked == 0 {
 		size, why = n.choose()

@@ -328,6 +328,7 @@ func TestCampaignSizes(t *testing.T) {
 		{func(n *blobNeeds) { n.room = 16 << 30 }, 256 << 20, []string{"64th of the 16.0 GiB"}},
 		{func(n *blobNeeds) { n.total = 1e6 }, minBlob, []string{"least that is worth a file"}},
 		{func(n *blobNeeds) { n.total = 1 << 30 }, 64 << 20, []string{"a sixteenth of 1.00 GiB"}},
+		{func(n *blobNeeds) { n.total, n.samples = 0, 0 }, minBlob, []string{"none"}},
 		{func(n *blobNeeds) { n.asked = 5 << 20 }, 5 << 20, []string{"as configured"}},
 	} {
 		n := whole

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"eaglebatch/internal/fsx"
@@ -194,7 +195,11 @@ func Reassess(ws *store.Workspace, r store.Reader, row store.PlanRow, reserve hu
 	if err != nil {
 		return row, Room{}, err
 	}
-	room, err := MeasureRoom(ws, r, reserve, d.Options.GCNames, d.Needs)
+	needs := d.Needs
+	if row.Generation != 0 {
+		needs = append(slices.Clone(needs), row.Generation) // its own states make no room for it
+	}
+	room, err := MeasureRoom(ws, r, reserve, d.Options.GCNames, needs)
 	if err != nil {
 		return row, Room{}, err
 	}
