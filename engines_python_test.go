@@ -40,7 +40,7 @@ func script(t *testing.T, python string, args ...string) string {
 func TestWorkerNight(t *testing.T) {
 	py := python(t)
 	config, work := quickstart(t)
-	const poison = 3 // of no other sample
+	const poison = 990 // of no other sample
 	data := filepath.Join(t.TempDir(), "tokenized_data.jsonl")
 	var lines strings.Builder
 	for i := range 40 {

@@ -201,7 +201,7 @@ func preflight(ctx context.Context, b backend.Backend, ids []uint32) (backend.In
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in := make(chan backend.Request, 1)
-	in <- backend.Request{ID: 1, Tokens: ids}
+	in <- backend.Request{ID: 1, Tokens: ids, Name: "the preflight's sample"}
 	close(in)
 	rows := 0
 	err = b.Serve(ctx, 0, in, func(c backend.Chunk) error {
