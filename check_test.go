@@ -78,7 +78,7 @@ func TestCheckNamesDamage(t *testing.T) {
 	files, found := int64(0), 0
 	for k := 1; k <= 7; k++ {
 		code := 0
-		if 3%7 == k-1 {
+		if k-1 == 3%7 {
 			code = 12
 		}
 		part := checked(t, config, code, "--sample", fmt.Sprintf("%d/7", k))
