@@ -42,8 +42,8 @@ def chunks(blob, limit=64 << 20):
                 yield int(c["codec"]), bytes(blob.file.read(int(blob._starts[i]), int(c["enc"]))), int(c["raw"])
 
 
-def main():
-    for path in sys.argv[1:]:
+def report(paths):
+    for path in paths:
         b = Blob(path)
         found = list(chunks(b))
         outs = [np.empty(n, np.uint8) for _, _, n in found]
@@ -67,4 +67,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    report(sys.argv[1:])

@@ -39,17 +39,18 @@ class _Adapter:
         # Rows after the last that any layer kept serve nobody.
         kept = np.flatnonzero(np.logical_or.reduce([s.stored(k)[:n] for k in layers]))
         n = int(kept[-1]) + 1 if len(kept) else n
-        bits, dtype = BITS[s.dtype], s.dtype
-        aux = np.empty((n, (len(layers) - 1) * h), bits)
-        last = np.empty((n, h), bits)
-        s.read(outs=[aux[:, k * h:(k + 1) * h] for k in range(len(layers) - 1)] + [last])
-        if dtype == "fp8":
-            aux = torch.cat([as_torch(aux[:, k * h:(k + 1) * h], dtype) for k in range(len(layers) - 1)], 1)
+        if s.dtype == "fp8":
+            parts = [np.empty((n, h), BITS[s.dtype]) for _ in layers]
+            s.read(outs=parts)
+            parts = [as_torch(x, s.dtype) for x in parts]
+            aux, last = torch.cat(parts[:-1], 1), parts[-1]
         else:
-            aux = as_torch(aux, dtype)
+            aux, into = empty((n, (len(layers) - 1) * h), s.dtype)
+            last, end = empty((n, h), s.dtype)
+            s.read(outs=[into[:, k * h:(k + 1) * h] for k in range(len(layers) - 1)] + [end])
         ids = torch.from_numpy(s.ids[:n].copy())
         mask = torch.from_numpy(s.mask[:n].astype(np.int64))
-        return ids, mask, aux, as_torch(last, dtype)
+        return ids, mask, aux, last
 
 
 class SpecForge(_Adapter):
@@ -111,6 +112,20 @@ class ModelOptimizer(_Adapter):
         return {"input_ids": ids, "base_model_hidden_states": self._norm(last), "aux_hidden_states": aux,
                 "attention_mask": ones, "loss_mask": mask if self._answer_only else ones.clone(), "labels": labels,
                 "base_hidden_prenorm": self._prenorm}
+
+
+def empty(shape, dtype):
+    """(a tensor, its bits as an array to fill). In a worker of a DataLoader they lie in the memory that it shares with
+    its parent, to which the loader would otherwise copy them."""
+    import torch
+    size = int(np.prod(shape)) * np.dtype(BITS[dtype]).itemsize
+    share = getattr(torch.UntypedStorage, "_new_shared", None)
+    if share and size and torch.utils.data.get_worker_info() is not None:
+        flat = torch.empty(0, dtype=torch.uint8).set_(share(size))
+    else:
+        flat = torch.empty(size, dtype=torch.uint8)
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
+    return flat.view(kind).reshape(shape), flat.numpy().view(BITS[dtype]).reshape(shape)
 
 
 def _same(x):

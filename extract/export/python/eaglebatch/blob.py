@@ -5,6 +5,7 @@ import zlib
 
 import numpy as np
 
+from . import parallel
 from .codecs import CODECS, scratch
 from .errors import CorruptError, NewerError
 from .files import File, number, read_header, text, texts, xxh64_intdigest
@@ -223,15 +224,16 @@ class Blob:
         order = sorted(zip(layers, outs, maps), key=lambda x: x[0])
         runs = neighbours([x[0] for x in order])
         blocks = -(-rows // R)
-        ahead = 0
-        for b in range(blocks):
+        end, asked = int(self._starts[base + blocks * L]), [0]
+
+        def block(b):
             lo, hi = b * R, min(n, b * R + R)
             first = base + b * L
             # The kernel reads ahead while this block is decoded.
-            if len(runs) == 1 and self._starts[first] + AHEAD // 2 > ahead:
-                begin = max(ahead, int(self._starts[first]))
-                ahead = min(begin + AHEAD, int(self._starts[base + blocks * L]))
-                self.file.will_need(begin, ahead - begin)
+            if len(runs) == 1 and self._starts[first] + AHEAD // 2 > asked[0]:
+                begin = max(asked[0], int(self._starts[first]))
+                asked[0] = min(begin + AHEAD, end)
+                self.file.will_need(begin, asked[0] - begin)
             for run in runs:
                 i, stop = first + order[run.start][0], first + order[run.stop - 1][0] + 1
                 at = int(self._starts[i])
@@ -243,6 +245,8 @@ class Blob:
                     src = enc[int(self._starts[i]) - at:int(self._starts[i + 1]) - at]
                     keep = np.arange(lo, hi) if rowmap is None else lo + np.flatnonzero(rowmap[lo:hi])
                     self._block(i, src, keep, rowmap is None, lo, min(hi, rows), out)
+
+        parallel.run(block, range(blocks))
 
     def _block(self, i, src, keep, whole, lo, hi, out):
         m = self.meta
