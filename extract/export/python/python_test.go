@@ -220,10 +220,11 @@ func (c *testCase) writeBlob(no int, samples []sample) genindex.ManifestFile {
 // positions: all samples in an order of their own, one of them twice, the first
 // time cut and with a mask of its own; two for eval.
 func (c *testCase) index(name string, all [][]sample, older uint32, withAbsent bool) []want {
-	gen := c.meta.Generation
-	w, err := genindex.Create(c.fs, c.path(gen, name), genindex.Meta{
-		Generation: gen, Datasets: []string{"beta", "alpha"}, Blob: c.meta,
-	})
+	gen, m := c.meta.Generation, genindex.Meta{Generation: c.meta.Generation, Datasets: []string{"beta", "alpha"}, Blob: c.meta}
+	if name == "plan.ebi" {
+		m.Generation, m.Blob.Generation = 0, 0 // a plan is made before the generation has a number
+	}
+	w, err := genindex.Create(c.fs, c.path(gen, name), m)
 	c.ok(err)
 	var out []want
 	put := func(b, e, rows int, own []byte) {

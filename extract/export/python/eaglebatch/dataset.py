@@ -128,7 +128,7 @@ class Sample:
         self.metadata = {
             "dataset": g.index.datasets[p["dataset"]], "index": int(p["sample"]) & (1 << 40) - 1,
             "window": int(p["sample"]) >> 40, "position": position,
-            "generation": int(p["generation"]) or g.index.generation, "blob": int(p["blob"]),
+            "generation": int(p["generation"]) or g.number, "blob": int(p["blob"]),
             "entry": int(p["entry"]), "tokens": self._rows, "last_prenorm": dataset.meta.last_prenorm,
             "model": dataset.meta.model, "engine": self._blob.meta.engine}
         self._ids = self._mask = None

@@ -100,6 +100,11 @@ class Generation:
         else:
             self.manifest, self.checksum, self._needs = {}, None, None
             self.index = Index(plan)
+            # The plan was made before the generation had a number: its directory is called by it.
+            name = os.path.basename(self.path)
+            if not re.fullmatch(r"[0-9]{6,}", name):
+                raise EaglebatchError(f"{self.path}: a generation that is being built is named by its number")
+            self.number = int(name)
         m = self.index.meta
         self._agree, self._older = (m.layers, m.hidden_size, m.dtype), {}
         self._fresh()
@@ -120,6 +125,7 @@ class Generation:
         self.index = Index(os.path.join(self.path, "index.ebi"))
         if self.index.generation != number(path, self.manifest, "generation", 0, 0xFFFFFFFF):
             raise CorruptError(self.index.file.path, f"belongs to generation {self.index.generation}")
+        self.number = self.index.generation
 
     def _fresh(self):
         self._lock, self._blobs = threading.RLock(), collections.OrderedDict()
@@ -190,7 +196,7 @@ class Generation:
             if b is None:
                 b = Blob(self.blob_path(no))
                 m = b.meta
-                if (m.generation, m.blob) != (self.index.generation, no):
+                if (m.generation, m.blob) != (self.number, no):
                     raise CorruptError(b.file.path, f"says that it is blob {m.blob} of generation {m.generation}")
                 if (m.layers, m.hidden_size, m.dtype) != self._agree:
                     raise CorruptError(b.file.path, "has other layers, hidden size or dtype than its generation")
@@ -202,7 +208,7 @@ class Generation:
     def locate(self, p):
         """(blob, entry) of a position, checked."""
         g, no, e = int(p["generation"]), int(p["blob"]), int(p["entry"])
-        home = self if g in (0, self.index.generation) else self.older(g)
+        home = self if g in (0, self.number) else self.older(g)
         if home is not self and home._agree != self._agree:
             raise CorruptError(home.path, "has other layers, hidden size or dtype than the generation that points to it")
         b = home.blob(no)
