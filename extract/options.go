@@ -37,6 +37,7 @@ type Options struct {
 
 	silence time.Duration // without an answer, after which an idle slot takes over; 0: ten seconds
 	backoff time.Duration // before the first retry; 0: a quarter of a second
+	scoring time.Duration // that the sense check may take before it is held to its share of a core; 0: two seconds
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -53,6 +54,7 @@ func (o Options) withDefaults() (Options, error) {
 	def(&o.Grace, time.Minute)
 	def(&o.silence, 10*time.Second)
 	def(&o.backoff, 250*time.Millisecond)
+	def(&o.scoring, freeScoring)
 	if o.Memory <= 0 {
 		o.Memory = 1 << 30
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/backend/native"
@@ -188,7 +189,7 @@ func TestPlanted(t *testing.T) {
 				p.pair = append(p.pair, text[i])
 			}
 			o := w.options(p)
-			o.MinTop1, o.MaxQuarantined = 0.1, human.Share{Absolute: 2}
+			o.MinTop1, o.MaxQuarantined, o.scoring = 0.1, human.Share{Absolute: 2}, time.Hour
 			o.Head, err = model.OpenHead(trained(t, nil))
 			w.must(err)
 			t.Cleanup(func() { w.must(errors.Join(o.Head.Close(), e.Close())) })

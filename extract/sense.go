@@ -44,6 +44,7 @@ type sense struct {
 	minTop1  float64
 	jobs     chan *senseRows
 	began    time.Time
+	free     time.Duration // of scoring, beside its share of a core
 
 	mu    sync.Mutex
 	spent time.Duration // scoring
@@ -87,7 +88,7 @@ type scored struct {
 func newSense(r *run) (*sense, error) {
 	m := r.meta
 	s := &sense{rep: r.rep, names: m.Datasets, dtype: m.GivenDType(), rowBytes: m.GivenRowBytes(), layers: len(m.Layers),
-		prenorm: m.LastPreNorm, minTop1: r.o.MinTop1, began: time.Now(), tally: map[string]*Tally{}}
+		prenorm: m.LastPreNorm, minTop1: r.o.MinTop1, began: time.Now(), free: r.o.scoring, tally: map[string]*Tally{}}
 	if r.o.Head != nil && !m.Synthetic && m.LastPreNorm {
 		s.head = r.o.Head
 	}
@@ -150,7 +151,7 @@ func (s *sense) choose(rq *request) *senseRows {
 	if !early {
 		want = s.telling()
 	}
-	dear := s.spent > freeScoring+time.Since(s.began)/ScoringShare
+	dear := s.spent > s.free+time.Since(s.began)/ScoringShare
 	s.mu.Unlock()
 	if early {
 		want = earlyRows

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/model"
@@ -203,7 +204,7 @@ func TestSense(t *testing.T) {
 		t.Run("mode "+c.mode, func(t *testing.T) {
 			w := oracleWorld(t)
 			o := w.options(&oracle{hidden: 32, capture: w.shape.capture, mode: c.mode})
-			o.Head, o.MinTop1 = oracleHead(t, 32), 0.5
+			o.Head, o.MinTop1, o.scoring = oracleHead(t, 32), 0.5, time.Hour
 			if c.why == "" {
 				tallied(t, w, w.seal(o).Generation)
 				return
@@ -267,7 +268,7 @@ func TestSenseOneSample(t *testing.T) {
 				e.pair = [][]uint32{w.samples[c.samples[0]].IDs, w.samples[c.samples[1]].IDs}
 			}
 			o := w.options(e)
-			o.Head, o.MinTop1, o.MaxQuarantined = oracleHead(t, 32), 0.5, human.Share{Absolute: 2}
+			o.Head, o.MinTop1, o.MaxQuarantined, o.scoring = oracleHead(t, 32), 0.5, human.Share{Absolute: 2}, time.Hour
 			var gone []int
 			for _, q := range w.quarantine(w.seal(o).Generation) {
 				gone = append(gone, int(q.Sample))
