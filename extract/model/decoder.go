@@ -46,6 +46,18 @@ func OpenDecoder(path string) (*Decoder, error) {
 	return d, nil
 }
 
+// Bytes is the size of the mapped matrices.
+func (d *Decoder) Bytes() int64 {
+	n := int64(len(d.Embed.Data))
+	for i := range d.Blocks {
+		b := &d.Blocks[i]
+		for _, m := range []*tensor.Matrix{&b.Q, &b.K, &b.V, &b.O, &b.Gate, &b.Up, &b.Down} {
+			n += int64(len(m.Data))
+		}
+	}
+	return n
+}
+
 // Close unmaps the weights.
 func (d *Decoder) Close() error { return d.w.Close() }
 

@@ -155,6 +155,9 @@ func (j *job) examineEngine(ctx context.Context) []finding {
 	}
 	defer b.Close()
 	fs := j.examineServers(ctx, b)
+	if n, ok := b.(*native.Backend); ok {
+		fs = append(fs, nativeMemory(n.Need()))
+	}
 	began := time.Now()
 	info, err := preflight(ctx, b, j.preflightTokens())
 	if err != nil {
@@ -167,6 +170,12 @@ func (j *job) examineEngine(ctx context.Context) []finding {
 		return append(fs, f)
 	}
 	return append(fs, f, j.examineSense(ctx, b, info))
+}
+
+// nativeMemory states what the native engine takes before it takes it.
+func nativeMemory(n native.Need) finding {
+	return finding{"native memory", "ok", fmt.Sprintf("%s of weights mapped; %s and %s for each token of a batch: samples of up to %d tokens fit into half of extract.memory",
+		human.Bytes(n.Weights), human.Bytes(n.Fixed), human.Bytes(n.Token), n.MaxTokens)}
 }
 
 // existing returns the deepest part of path that is there.

@@ -128,8 +128,12 @@ func dtypeSize(dtype string) int {
 
 // Need is the anonymous memory that a batch takes: Fixed + n·Token bytes for n
 // tokens, each sample's rounded up to a multiple of 32. The mapped weights come
-// on top, as page cache.
-type Need struct{ Fixed, Token int64 }
+// on top, as page cache. None of it is taken before the first batch.
+type Need struct {
+	Fixed, Token int64
+	Weights      int64 // mapped
+	MaxTokens    int   // of the longest sample that Options.Memory allows
+}
 
 // Need returns the memory that batches take with these options.
 func (b *Backend) Need() Need {
@@ -145,7 +149,7 @@ func (b *Backend) Need() Need {
 		4*queryBlock*(d.headS+scoreS+d.headP+3) + operand*queryBlock*scoreS
 	row := 4 * (d.hiddenS + d.qS + 2*d.kvW) // of the batch, in whole blocks
 	token := row + 2*word*d.kvHeads*d.headP + 4*2*d.headDim + 2*b.rowBytes()
-	return Need{Fixed: int64(word*d.layerLen() + b.o.Threads*worker + rowBlock*row), Token: int64(token)}
+	return Need{Fixed: int64(word*d.layerLen() + b.o.Threads*worker + rowBlock*row), Token: int64(token), Weights: b.dec.Bytes(), MaxTokens: b.max}
 }
 
 // Describe implements backend.Backend.
