@@ -130,6 +130,8 @@ func readAll(t *testing.T, r *Reader, i int) {
 	check(err)
 	_, err = r.Mask(i)
 	check(err)
+	_, err = r.EntryLosses(i)
+	check(err)
 	for l := range min(len(r.meta.Layers), 4) {
 		_, err := r.LayerRows(i, l)
 		check(err)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"eaglebatch/store/blob"
@@ -37,7 +38,7 @@ type Generation struct {
 	dir     string
 	index   *genindex.File
 	partial bool
-	needs   map[uint32]string // older generation -> directory
+	needs   map[uint32]*older
 
 	mu   sync.Mutex
 	open map[string]*blob.Reader
@@ -45,16 +46,41 @@ type Generation struct {
 	busy map[string]int // readers handed out
 }
 
+// older is a generation that the index points into.
+type older struct {
+	dir  string
+	hash string // of its manifest
+	once sync.Once
+	err  error
+}
+
+// check makes sure that the generation is the one that was meant.
+func (o *older) check() error {
+	o.once.Do(func() {
+		_, hash, err := genindex.ReadManifest(o.dir)
+		path := filepath.Join(o.dir, ManifestName)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			o.err = &blob.CorruptError{Path: path, Offset: -1, What: "manifest", Err: fmt.Errorf("a newer generation points here: %w", err)}
+		case err != nil:
+			o.err = err
+		case hash != o.hash:
+			o.err = &blob.CorruptError{Path: path, Offset: -1, What: "manifest", Err: fmt.Errorf("its checksum is %s: it is not the generation that was meant, %s", hash, o.hash)}
+		}
+	})
+	return o.err
+}
+
 // Open opens the generation in dir: a sealed one by its MANIFEST.json, or, with
 // partial, a building one by its plan.
 func Open(dir string, partial bool) (*Generation, error) {
-	g := &Generation{dir: dir, needs: map[uint32]string{}, open: map[string]*blob.Reader{}, busy: map[string]int{}}
+	g := &Generation{dir: dir, needs: map[uint32]*older{}, open: map[string]*blob.Reader{}, busy: map[string]int{}}
 	m, _, err := genindex.ReadManifest(dir)
 	name := IndexName
 	switch {
 	case err == nil:
 		for _, n := range m.Needs {
-			g.needs[n.Generation] = filepath.Join(dir, n.Path)
+			g.needs[n.Generation] = &older{dir: filepath.Join(dir, n.Path), hash: n.Hash}
 		}
 	case errors.Is(err, os.ErrNotExist) && partial:
 		g.partial, name = true, PlanName
@@ -127,7 +153,7 @@ func (g *Generation) At(i int64) (*Sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, release, err := g.reader(path)
+	r, release, err := g.reader(path, p)
 	if errors.Is(err, os.ErrNotExist) && g.partial {
 		return nil, fmt.Errorf("position %d: blob %d is not extracted yet: %w", i, p.Blob, ErrAbsent)
 	}
@@ -174,8 +200,11 @@ func (g *Generation) load(s *Sample) (err error) {
 func (g *Generation) blobPath(p genindex.Position) (string, error) {
 	dir := g.dir
 	if p.Gen != 0 {
-		if d, ok := g.needs[p.Gen]; ok {
-			dir = d
+		if o, ok := g.needs[p.Gen]; ok {
+			if err := o.check(); err != nil {
+				return "", err
+			}
+			dir = o.dir
 		} else if g.partial {
 			dir = filepath.Join(filepath.Dir(g.dir), fmt.Sprintf("%06d", p.Gen))
 		} else {
@@ -186,7 +215,7 @@ func (g *Generation) blobPath(p genindex.Position) (string, error) {
 }
 
 // reader opens a blob or finds it open; release gives it back.
-func (g *Generation) reader(path string) (*blob.Reader, func(), error) {
+func (g *Generation) reader(path string, p genindex.Position) (*blob.Reader, func(), error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r, ok := g.open[path]
@@ -194,6 +223,9 @@ func (g *Generation) reader(path string) (*blob.Reader, func(), error) {
 		var err error
 		if r, err = blob.Open(path); err != nil {
 			return nil, nil, err
+		}
+		if err := g.belongs(r, path, p); err != nil {
+			return nil, nil, errors.Join(err, r.Close())
 		}
 		g.open[path] = r
 		if err := g.evict(); err != nil {
@@ -207,6 +239,26 @@ func (g *Generation) reader(path string) (*blob.Reader, func(), error) {
 		defer g.mu.Unlock()
 		g.busy[path]--
 	}), nil
+}
+
+// belongs refuses a blob that is not the one asked for.
+func (g *Generation) belongs(r *blob.Reader, path string, p genindex.Position) error {
+	m, want := r.Meta(), g.index.Meta()
+	gen := p.Gen
+	if gen == 0 {
+		gen = want.Generation
+	}
+	w := want.Blob
+	var err error
+	switch {
+	case gen != 0 && m.Generation != gen || m.Blob != p.Blob: // a plan has no number yet
+		err = fmt.Errorf("says that it is blob %d of generation %d, want blob %d of %d", m.Blob, m.Generation, p.Blob, gen)
+	case !slices.Equal(m.Layers, w.Layers) || m.Hidden != w.Hidden || m.DType != w.DType:
+		err = fmt.Errorf("holds layers %v of %d %s values, the generation that points here has %v of %d %s", m.Layers, m.Hidden, m.DType, w.Layers, w.Hidden, w.DType)
+	default:
+		return nil
+	}
+	return &blob.CorruptError{Path: path, Offset: -1, What: "header", Err: err}
 }
 
 func (g *Generation) touch(path string) {
