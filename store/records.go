@@ -115,44 +115,44 @@ const (
 
 // PlanRow is the plan in force. Its index lies in PlanPath(ID).
 type PlanRow struct {
-	ID            uint32   `msgpack:"i"`
-	Order         uint32   `msgpack:"o"` // OrderRow.ID
-	MaxTokens     int64    `msgpack:"m"` // 0: no cap
-	Overlong      string   `msgpack:"v"` // truncate, skip or split
-	Drop          []string `msgpack:"d"`
-	Layers        []int    `msgpack:"l"`
-	Hidden        int      `msgpack:"h"`
-	DType         string   `msgpack:"y"` // bf16, fp16, fp32, fp8
-	Rows          string   `msgpack:"r"` // all, or a row selection
-	Codec         string   `msgpack:"c"`
-	Samples       int64    `msgpack:"s"` // positions planned, eval included
-	Tokens        int64    `msgpack:"t"` // tokens at those positions
-	Dropped       int64    `msgpack:"1"` // positions of dropped datasets
-	OverLength    int64    `msgpack:"2"` // positions skipped as too long
-	Emptied       int64    `msgpack:"3"` // positions the cap left without a supervised token
-	Truncated     int64    `msgpack:"4"` // positions cut by the cap, kept
-	LostTokens    int64    `msgpack:"5"` // tokens cut or skipped by the cap
-	NewSamples    int64    `msgpack:"6"` // distinct samples to compute
-	NewTokens     int64    `msgpack:"7"`
-	Reused        int64    `msgpack:"8"` // positions served by older generations
-	Repeated      int64    `msgpack:"9"` // positions that repeat one of this plan
-	BytesPerToken int64    `msgpack:"b"`
-	RawBytes      int64    `msgpack:"w"` // of the new samples
-	ExpectedBytes int64    `msgpack:"x"` // on disk, after the codec
-	Ratio         float64  `msgpack:"q"` // 0 where not measured
-	Seconds       float64  `msgpack:"z"` // expected; 0 where no rate is known
-	Rate          float64  `msgpack:"k"` // tokens a second it was computed from
-	BlobBytes     int64    `msgpack:"B"` // raw bytes a blob is planned for
-	Blobs         int64    `msgpack:"N"`
-	DiskFree      int64    `msgpack:"F"`
-	Reserve       int64    `msgpack:"R"`
-	Reclaimable   int64    `msgpack:"C"`
-	Decision      Decision `msgpack:"D"`
-	ShortBy       int64    `msgpack:"S"`
-	Generation    uint32   `msgpack:"G"` // generation that extracts it; 0: none yet
-	SourceModel   string   `msgpack:"M"` // model fingerprint
-	Identity      []Part   `msgpack:"I"` // what a generation must agree on to be reused; GenerationRow.Identity is this
-	Kind          string   `msgpack:"K"` // of the generation: states, or proof where the plan was limited
+	ID            uint32   `msgpack:"i" json:"id"`
+	Order         uint32   `msgpack:"o" json:"order"`      // OrderRow.ID
+	MaxTokens     int64    `msgpack:"m" json:"max_tokens"` // 0: no cap
+	Overlong      string   `msgpack:"v" json:"overlong"`   // truncate, skip or split
+	Drop          []string `msgpack:"d" json:"drop"`
+	Layers        []int    `msgpack:"l" json:"layers"`
+	Hidden        int      `msgpack:"h" json:"hidden_size"`
+	DType         string   `msgpack:"y" json:"dtype"` // bf16, fp16, fp32, fp8
+	Rows          string   `msgpack:"r" json:"rows"`  // all, or a row selection
+	Codec         string   `msgpack:"c" json:"codec"`
+	Samples       int64    `msgpack:"s" json:"samples"`     // positions planned, eval included
+	Tokens        int64    `msgpack:"t" json:"tokens"`      // tokens at those positions
+	Dropped       int64    `msgpack:"1" json:"dropped"`     // positions of dropped datasets
+	OverLength    int64    `msgpack:"2" json:"over_length"` // positions skipped as too long
+	Emptied       int64    `msgpack:"3" json:"emptied"`     // positions the cap left without a supervised token
+	Truncated     int64    `msgpack:"4" json:"truncated"`   // positions cut by the cap, kept
+	LostTokens    int64    `msgpack:"5" json:"lost_tokens"` // tokens cut or skipped by the cap
+	NewSamples    int64    `msgpack:"6" json:"new_samples"` // distinct samples to compute
+	NewTokens     int64    `msgpack:"7" json:"new_tokens"`
+	Reused        int64    `msgpack:"8" json:"reused"`   // positions served by older generations
+	Repeated      int64    `msgpack:"9" json:"repeated"` // positions that repeat one of this plan
+	BytesPerToken int64    `msgpack:"b" json:"bytes_per_token"`
+	RawBytes      int64    `msgpack:"w" json:"raw_bytes"`      // of the new samples
+	ExpectedBytes int64    `msgpack:"x" json:"expected_bytes"` // on disk, after the codec
+	Ratio         float64  `msgpack:"q" json:"ratio"`          // 0 where not measured
+	Seconds       float64  `msgpack:"z" json:"seconds"`        // expected; 0 where no rate is known
+	Rate          float64  `msgpack:"k" json:"rate"`           // tokens a second it was computed from
+	BlobBytes     int64    `msgpack:"B" json:"blob_bytes"`     // raw bytes a blob is planned for
+	Blobs         int64    `msgpack:"N" json:"blobs"`
+	DiskFree      int64    `msgpack:"F" json:"disk_free"`
+	Reserve       int64    `msgpack:"R" json:"reserve"`
+	Reclaimable   int64    `msgpack:"C" json:"reclaimable"`
+	Decision      Decision `msgpack:"D" json:"decision"`
+	ShortBy       int64    `msgpack:"S" json:"short_by"`
+	Generation    uint32   `msgpack:"G" json:"generation"`   // generation that extracts it; 0: none yet
+	SourceModel   string   `msgpack:"M" json:"source_model"` // model fingerprint
+	Identity      []Part   `msgpack:"I" json:"identity"`     // what a generation must agree on to be reused; GenerationRow.Identity is this
+	Kind          string   `msgpack:"K" json:"kind"`         // of the generation: states, or proof where the plan was limited
 }
 
 // Acceptance is a recorded decision: keys as in the YAML, laid over it.
@@ -177,50 +177,50 @@ const (
 
 // GenerationRow is a generation of hidden states, made here or adopted.
 type GenerationRow struct {
-	ID          uint32    `msgpack:"i"`
-	Name        string    `msgpack:"n"`
-	Origin      string    `msgpack:"o"` // made or adopted
-	State       GenState  `msgpack:"s"`
-	Kind        string    `msgpack:"k"` // states, samples, proof
-	Path        string    `msgpack:"p"` // absolute, or relative to the workspace
-	Plan        uint32    `msgpack:"l"`
-	Identity    []Part    `msgpack:"f"` // model, tokenizer, layers, dtype, engine: what must agree for reuse
-	Samples     int64     `msgpack:"1"` // positions
-	Distinct    int64     `msgpack:"2"` // samples stored in its own blobs
-	Tokens      int64     `msgpack:"3"`
-	Bytes       int64     `msgpack:"4"` // on disk
-	RawBytes    int64     `msgpack:"5"`
-	Blobs       int64     `msgpack:"6"`
-	Quarantined int64     `msgpack:"7"`
-	Needs       []uint32  `msgpack:"d"` // older generations its index points into
-	Pinned      string    `msgpack:"P"` // reason; "" not pinned
-	Created     time.Time `msgpack:"c"`
-	Sealed      time.Time `msgpack:"e"`
-	Changed     time.Time `msgpack:"h"` // last change of state
-	Trash       string    `msgpack:"t"` // where it lies while trashed
-	Seconds     float64   `msgpack:"w"` // engine seconds spent
-	Synthetic   bool      `msgpack:"y"`
-	Adopted     *Adopted  `msgpack:"a,omitempty"`
+	ID          uint32    `msgpack:"i" json:"id"`
+	Name        string    `msgpack:"n" json:"name"`
+	Origin      string    `msgpack:"o" json:"origin"` // made or adopted
+	State       GenState  `msgpack:"s" json:"state"`
+	Kind        string    `msgpack:"k" json:"kind"` // states, samples, proof
+	Path        string    `msgpack:"p" json:"path"` // absolute, or relative to the workspace
+	Plan        uint32    `msgpack:"l" json:"plan"`
+	Identity    []Part    `msgpack:"f" json:"identity"` // model, tokenizer, layers, dtype, engine: what must agree for reuse
+	Samples     int64     `msgpack:"1" json:"samples"`  // positions
+	Distinct    int64     `msgpack:"2" json:"distinct"` // samples stored in its own blobs
+	Tokens      int64     `msgpack:"3" json:"tokens"`
+	Bytes       int64     `msgpack:"4" json:"bytes"` // on disk
+	RawBytes    int64     `msgpack:"5" json:"raw_bytes"`
+	Blobs       int64     `msgpack:"6" json:"blobs"`
+	Quarantined int64     `msgpack:"7" json:"quarantined"`
+	Needs       []uint32  `msgpack:"d" json:"needs"`  // older generations its index points into
+	Pinned      string    `msgpack:"P" json:"pinned"` // reason; "" not pinned
+	Created     time.Time `msgpack:"c" json:"created"`
+	Sealed      time.Time `msgpack:"e" json:"sealed"`
+	Changed     time.Time `msgpack:"h" json:"changed"` // last change of state
+	Trash       string    `msgpack:"t" json:"trash"`   // where it lies while trashed
+	Seconds     float64   `msgpack:"w" json:"seconds"` // engine seconds spent
+	Synthetic   bool      `msgpack:"y" json:"synthetic"`
+	Adopted     *Adopted  `msgpack:"a,omitempty" json:"adopted,omitempty"`
 
-	Losses []LayerLoss `msgpack:"q,omitempty"` // fp8: of its own blobs
+	Losses []LayerLoss `msgpack:"q,omitempty" json:"losses,omitempty"` // fp8: of its own blobs
 }
 
 // Adopted proves that a directory is still the one that was registered.
 type Adopted struct {
-	Format string `msgpack:"f"`
-	Dev    uint64 `msgpack:"d"`
-	Inode  uint64 `msgpack:"i"`
-	Files  int64  `msgpack:"n"`
-	Bytes  int64  `msgpack:"b"` // disk usage, hard links once
-	Hash   string `msgpack:"h"` // of the sorted listing: path, size, mtime
+	Format string `msgpack:"f" json:"format"`
+	Dev    uint64 `msgpack:"d" json:"dev"`
+	Inode  uint64 `msgpack:"i" json:"inode"`
+	Files  int64  `msgpack:"n" json:"files"`
+	Bytes  int64  `msgpack:"b" json:"bytes"` // disk usage, hard links once
+	Hash   string `msgpack:"h" json:"hash"`  // of the sorted listing: path, size, mtime
 }
 
 // LayerLoss is what storing rows of a layer as fp8 cost: relative errors of rows.
 type LayerLoss struct {
-	Layer int     `msgpack:"l"`
-	Rows  int64   `msgpack:"r"`
-	Sum   float64 `msgpack:"s"`
-	Max   float64 `msgpack:"m"`
+	Layer int     `msgpack:"l" json:"layer"`
+	Rows  int64   `msgpack:"r" json:"rows"`
+	Sum   float64 `msgpack:"s" json:"sum"`
+	Max   float64 `msgpack:"m" json:"max"`
 }
 
 // AddLosses adds up losses of the same layers; either may be nil.
