@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -52,10 +53,11 @@ func (f failure) words() []string {
 }
 
 // harmless: what the run may do without. status.json is for onlookers, the name
-// in run.lock too, and the reserve is there where there is room for it.
+// in run.lock too, and the reserve is there where there is room for it; logs
+// hold where check --resume goes on.
 func (f failure) harmless() bool {
 	switch strings.TrimSuffix(filepath.Base(f.path), fsx.TempSuffix) {
-	case "status.json":
+	case "status.json", "check.json", "logs":
 		return true
 	case "run.lock", "reserve.bin":
 		return f.how == noRoom
@@ -121,24 +123,45 @@ func TestDrillFailingDisk(t *testing.T) {
 	if out, err := exec.Command("strace", "-f", "--seccomp-bpf", "-o", "/dev/null", "true").CombinedOutput(); err != nil {
 		skip(t, "needs strace to trace a child: %v %s", err, out)
 	}
-	d := &failingDisk{}
+	var vols []*failingVolume
 	for range runtime.GOMAXPROCS(0) {
-		d.vols = append(d.vols, newFailingVolume(t))
+		vols = append(vols, newFailingVolume(t))
 	}
+	d := &failingDisk{vols: vols, args: []string{"run"}}
+	calls := d.undisturbed(t)
+	d.all(t, failures(calls, false), d.one).report(t, "failing disk: EIO, ENOSPC, short writes")
+	d.all(t, failures(calls, true), d.lie).report(t, "failing disk: writes that lie")
+	for _, sc := range scenarios() {
+		if !slices.Contains([]string{"gc: at once", "gc: unlink", "check --repair", "export"}, sc.name) {
+			continue
+		}
+		begin := newSite(t, scratch(t))
+		sc.prepare(t, begin)
+		must(t, os.MkdirAll(begin.work("logs"), 0o777))
+		d := &failingDisk{vols: vols, args: sc.args, begin: &begin}
+		first := slices.DeleteFunc(failures(d.undisturbed(t), false), func(f failure) bool { return !*long && (f.nth > 1 || f.how != broken) })
+		d.all(t, first, d.one).report(t, "failing disk: "+sc.name)
+	}
+}
+
+// failingDisk is a command that the disk fails.
+type failingDisk struct {
+	vols  []*failingVolume
+	args  []string
+	begin *site             // what there is before it; nil: no workspace
+	want  map[string]string // files after it, undisturbed
+}
+
+// undisturbed runs the command on a sound disk.
+func (d *failingDisk) undisturbed(t *testing.T) []call {
+	t.Helper()
 	v := d.vols[0]
-	if r := v.s.straced(t, v.log, nil, []string{"-e", "trace=" + diskCalls}, "run"); r.code != 0 {
+	v.reset(t, d.begin)
+	if r := v.s.straced(t, v.log, nil, []string{"-e", "trace=" + diskCalls}, d.args...); r.code != 0 {
 		t.Fatalf("undisturbed: %v", r)
 	}
 	d.want = v.s.files(t)
-	calls := v.s.readCalls(t, v.log)
-	v.wipe(t)
-	d.all(t, failures(calls, false), d.one).report(t, "failing disk: EIO, ENOSPC, short writes")
-	d.all(t, failures(calls, true), d.lie).report(t, "failing disk: writes that lie")
-}
-
-type failingDisk struct {
-	vols []*failingVolume
-	want map[string]string // files of the undisturbed run
+	return v.s.readCalls(t, v.log)
 }
 
 // failingVolume is an ext4 of its own with a site.
@@ -174,9 +197,13 @@ func longSamples(t testing.TB, s site) {
 	}
 }
 
-func (v *failingVolume) wipe(t testing.TB) {
+// reset puts back what there was before a command.
+func (v *failingVolume) reset(t testing.TB, begin *site) {
 	t.Helper()
-	must(t, os.RemoveAll(v.s.work()))
+	must(t, errors.Join(os.RemoveAll(v.s.work()), os.RemoveAll(filepath.Join(v.s.dir, "out"))))
+	if begin != nil {
+		copySite(t, *begin, v.s.dir)
+	}
 	unix.Sync()
 }
 
@@ -189,8 +216,8 @@ func (d *failingDisk) all(t *testing.T, todo []failure, one func(*testing.T, *fa
 	for _, v := range d.vols {
 		wg.Go(func() {
 			for f := range work {
+				v.reset(t, d.begin)
 				reached, problems := one(t, v, f)
-				v.wipe(t)
 				mu.Lock()
 				if reached {
 					c.tried++
@@ -215,14 +242,14 @@ func (d *failingDisk) all(t *testing.T, todo []failure, one func(*testing.T, *fa
 }
 
 // strike runs a child on which f falls.
-func (v *failingVolume) strike(t testing.TB, f failure) (r ending, calls []call, at int) {
+func (v *failingVolume) strike(t testing.TB, f failure, args []string) (r ending, calls []call, at int) {
 	t.Helper()
 	must(t, os.RemoveAll(v.acks))
 	opts := []string{"-e", "trace=" + f.call, "-e", fmt.Sprintf("inject=%s:%s:when=%d", f.call, f.how, f.nth)}
 	if f.path != "" {
 		opts = append(opts, "-P", filepath.Join(v.s.dir, f.path))
 	}
-	r = v.s.straced(t, v.log, []string{"EAGLEBATCH_FSTRACE=" + v.acks}, opts, "run")
+	r = v.s.straced(t, v.log, []string{"EAGLEBATCH_FSTRACE=" + v.acks}, opts, args...)
 	calls = v.s.readCalls(t, v.log)
 	return r, calls, slices.IndexFunc(calls, func(c call) bool { return c.injected })
 }
@@ -230,7 +257,7 @@ func (v *failingVolume) strike(t testing.TB, f failure) (r ending, calls []call,
 // one lets f happen and returns what is wrong afterwards.
 func (d *failingDisk) one(t *testing.T, v *failingVolume, f failure) (reached bool, problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	r, calls, at := v.strike(t, f)
+	r, calls, at := v.strike(t, f, d.args)
 	seq := acknowledged(t, v.acks, v.s.work())
 	must(t, powerOff(v.dir))
 	v.remount()
@@ -242,7 +269,7 @@ func (d *failingDisk) one(t *testing.T, v *failingVolume, f failure) (reached bo
 	if before.seq < seq {
 		bad("the ledger had step %d before the cut, and %d after it", seq, before.seq)
 	}
-	v.s.finishes(t, d.want, before, bad)
+	v.s.finishes(t, d.args, d.want, before, bad)
 	return at >= 0, problems
 }
 
@@ -276,10 +303,10 @@ func (f failure) onlyOnce(calls []call, at int, bad complain) {
 	}
 }
 
-// finishes: the next run makes the files of the undisturbed one.
-func (s site) finishes(t testing.TB, want map[string]string, before truth, bad complain) {
+// finishes: the command, given again, makes the files of the undisturbed one.
+func (s site) finishes(t testing.TB, args []string, want map[string]string, before truth, bad complain) {
 	t.Helper()
-	if r := s.run(t, nil, "run"); r.code != 0 {
+	if r := s.run(t, nil, args...); r.code != 0 {
 		bad("the resumed run: %v", r)
 		return
 	}
@@ -301,12 +328,12 @@ func (s site) finishes(t testing.TB, want map[string]string, before truth, bad c
 // run, the next one or check --full say so, or nothing came of it.
 func (d *failingDisk) lie(t *testing.T, v *failingVolume, f failure) (reached bool, problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	r, _, at := v.strike(t, f)
+	r, _, at := v.strike(t, f, d.args)
 	if r.code == 0 {
 		r = v.s.run(t, nil, "check", "--full")
 	}
 	if r.code == 0 {
-		v.s.finishes(t, d.want, truth{}, bad)
+		v.s.finishes(t, d.args, d.want, truth{}, bad)
 	} else if dir := filepath.Dir(f.path); r.code != 12 && r.code != 1 || !strings.Contains(r.out+r.err, strings.TrimSuffix(dir, "/db")) {
 		bad("nobody says that it is damaged: %v", r)
 	}

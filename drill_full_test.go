@@ -248,7 +248,7 @@ func (v *fullVolume) tooSmall(t *testing.T, bad complain) (code int) {
 		v.cleans(t, bad, "gc", "--apply")
 	}
 	v.grow(t)
-	v.s.finishes(t, v.want, before, bad)
+	v.s.finishes(t, []string{"run"}, v.want, before, bad)
 	return r.code
 }
 
@@ -303,7 +303,7 @@ func (v *fullVolume) reclaim(t *testing.T) (c tally) {
 			bad("old states are deleted and %d bytes are free", n)
 		}
 		v.grow(t)
-		v.s.finishes(t, want, truth{seq: before.seq}, bad)
+		v.s.finishes(t, []string{"run"}, want, truth{seq: before.seq}, bad)
 		if c.tried++; len(problems) > 0 {
 			c.lost++
 			t.Errorf("%s at the reserve: %s", mode, strings.Join(problems, "\n"))
@@ -340,7 +340,7 @@ func (v *fullVolume) others(t *testing.T) (c tally) {
 			v.cleans(t, bad, "gc", "--apply")
 		}
 		v.grow(t)
-		v.s.finishes(t, v.want, before, bad)
+		v.s.finishes(t, []string{"run"}, v.want, before, bad)
 		v.wipe(t)
 		if c.tried++; len(problems) > 0 {
 			c.lost++

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -171,6 +172,13 @@ func badgerOptions(dir string, mem int64, log badger.Logger) badger.Options {
 // isLocked reports that another database handle holds the directory.
 func isLocked(err error) bool { return strings.Contains(err.Error(), "directory lock") }
 
+// isDiskFault reports that the system refused, and not that a file is missing
+// or holds what it should not.
+func isDiskFault(err error) bool {
+	var sys syscall.Errno
+	return errors.As(err, &sys) && sys != syscall.ENOENT
+}
+
 // openReadOnly opens the database in dir for reading. After a killed writer
 // Badger refuses that until it has been opened for writing once, which
 // replays its logs.
@@ -190,8 +198,11 @@ func openReadOnly(dir string, o Options) (*badger.DB, *poison, error) {
 	if err == nil {
 		return db, p, nil
 	}
-	if isLocked(err) {
+	switch err = fsx.Unflatten(err); {
+	case isLocked(err):
 		return nil, nil, fmt.Errorf("%s: is being written by another process: %w", dir, err)
+	case isDiskFault(err):
+		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	if err := o.guard(spaceNeed(0, o.memory())); err != nil {
 		return nil, nil, err

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -80,8 +79,7 @@ func openForWriting(dir string, rows int64, o Options, p *poison) (*badger.DB, e
 	}
 	db, err := badger.Open(badgerOptions(path, o.memory(), p))
 	if err != nil {
-		var sys syscall.Errno
-		if err = fsx.Unflatten(err); rows > 0 && !errors.As(err, &sys) && !isLocked(err) {
+		if err = fsx.Unflatten(err); rows > 0 && !isDiskFault(err) && !isLocked(err) {
 			err = &CorruptError{Path: path, Err: err}
 		}
 		return nil, err
