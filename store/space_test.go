@@ -174,3 +174,18 @@ func TestInitOnFullDisk(t *testing.T) {
 		t.Errorf("error %v, want no room, and where", err)
 	}
 }
+
+// TestVolumeWithoutASize: a filesystem that does not say how large it is has
+// room, and gets no reserve.
+func TestVolumeWithoutASize(t *testing.T) {
+	root := volume(t, "0")
+	w, err := store.Init(t.Context(), filepath.Join(root, "work"), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	update(t, w, func(tx *store.Tx) error { return setCount(tx, 1) })
+	if err := errors.Join(store.CheckSpace(root, 1<<40, 1<<40), w.RestoreReserve(), w.Close()); err != nil {
+		t.Error(err)
+	}
+	open(t, w.Dir(), 1)
+}
