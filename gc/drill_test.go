@@ -187,7 +187,14 @@ func TestPowerCut(t *testing.T) {
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", img).CombinedOutput(); err != nil {
 		t.Skipf("needs mkfs.ext4: %v %s", err, out)
 	}
-	mount := func() error { return exec.Command("mount", "-o", "loop", img, mnt).Run() }
+	// One device for all mounts: adoption remembers its number.
+	dev, err := exec.Command("losetup", "--find", "--show", img).Output()
+	if err != nil {
+		t.Skipf("needs a loop device: %v", err)
+	}
+	loop := strings.TrimSpace(string(dev))
+	t.Cleanup(func() { must(t, exec.Command("losetup", "--detach", loop).Run()) })
+	mount := func() error { return exec.Command("mount", loop, mnt).Run() }
 	if err := mount(); err != nil {
 		t.Skipf("needs to mount a loop device: %v", err)
 	}

@@ -247,14 +247,15 @@ func copySparse(from, to string) error {
 
 // TestSwallowedErrorPoisons: an ERROR line of Badger fails every later call.
 func TestSwallowedErrorPoisons(t *testing.T) {
-	var told error
+	tell := make(chan error, 1)
 	o := small()
-	o.Fail = func(err error) { told = err }
+	o.Fail = func(err error) { tell <- err }
 	w := mustWriter(t, filepath.Join(t.TempDir(), "000001"), 0, o)
 	mustAppend(t, w, makeSamples(1, 0, 5))
 	// Who reports the error is kept from going on.
 	go w.poison.Errorf("Error while curlf sync: %v\n", errors.New("no space left on device"))
 	<-w.poison.ch
+	told := <-tell
 	err := w.Append(context.Background(), makeSamples(1, 5, 5))
 	if err == nil || told == nil || !errors.Is(err, told) {
 		t.Fatalf("Append: %v, told: %v", err, told)
