@@ -31,7 +31,7 @@ type Quantizer struct {
 	size   int // bytes of a value given
 	hidden int
 	values []float32
-	e4m3   *[256]float32
+	e4m3   [256]float64
 }
 
 // NewQuantizer makes a Quantizer of rows of hidden bf16, fp16 or fp32 values.
@@ -39,7 +39,10 @@ func NewQuantizer(dtype string, hidden int) (*Quantizer, error) {
 	if hidden <= 0 {
 		return nil, fmt.Errorf("quantize rows of %d values", hidden)
 	}
-	q := &Quantizer{dtype: dtype, size: 2, hidden: hidden, values: make([]float32, hidden), e4m3: e4m3Values()}
+	q := &Quantizer{dtype: dtype, size: 2, hidden: hidden, values: make([]float32, hidden)}
+	for i, v := range e4m3Values() {
+		q.e4m3[i] = float64(v)
+	}
 	switch dtype {
 	case "bf16", "fp16":
 	case "fp32":
@@ -111,13 +114,14 @@ func (q *Quantizer) row(dst []byte, most float32) ([]byte, float64) {
 	dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(scale))
 	at := len(dst)
 	dst = slices.Grow(dst, q.hidden)[:at+q.hidden]
-	out, wide := dst[at:], float64(scale)
+	values, wide := q.values, float64(scale)
+	out := dst[at:][:len(values)]
 	var lost, all float64
-	for i, v := range q.values {
+	for i, v := range values {
 		c := toE4M3(v / scale)
 		out[i] = c
 		x := float64(v)
-		d := x - wide*float64(q.e4m3[c]) // the product is exact
+		d := x - wide*q.e4m3[c] // the product is exact
 		// Rounded before they are added, so that no machine fuses the two.
 		lost += float64(d * d)
 		all += float64(x * x)
@@ -183,13 +187,12 @@ func halfBits(h uint16) uint32 {
 // beyond that.
 func toE4M3(v float32) byte {
 	b := math.Float32bits(v)
-	sign := byte(b >> 24 & 0x80)
-	b &= 0x7fffffff
-	if b < 0x3c800000 { // below 2^-6, where the exponent ends: steps of 2^-9, which are those of numbers at 2^14
-		return sign | byte(math.Float32bits(math.Float32frombits(b)+0x1p14))
+	a := b & 0x7fffffff
+	c := min((a+0x7ffff+a>>20&1)>>20-(127-7)<<3, fp8NaN-1)
+	if a < 0x3c800000 { // below 2^-6, where the exponent ends: steps of 2^-9, which are those of numbers at 2^14
+		c = math.Float32bits(math.Float32frombits(a) + 0x1p14)
 	}
-	b = (b + 0x7ffff + b>>20&1) >> 20
-	return sign | byte(min(b-(127-7)<<3, fp8NaN-1))
+	return byte(b>>24&0x80) | byte(c)
 }
 
 func e4m3Values() *[256]float32 {
