@@ -156,31 +156,41 @@ class Tree:
         self.at += n
         return b
 
+    def leaf(self):
+        """The symbol of the tree that comes next where that is a leaf; else None."""
+        if self.at >= len(self.enc) or self.enc[self.at] != self.LEAF:
+            return None
+        self.at += 1
+        symbol = self.take(1)[0]
+        if symbol in self.leaves or symbol & ~self.mask or len(self.leaves) == 31:
+            raise bad(f"leaf {symbol} of the tree")
+        self.leaves.add(symbol)
+        return symbol
+
+    def side(self, n):
+        """A subtree of n symbols: its only symbol, or an array."""
+        symbol = self.leaf()
+        if symbol is not None:
+            return symbol
+        out = np.empty(n, np.uint8)
+        self.fill(out)
+        return out
+
     def fill(self, out, top=False):
         """Fills out with the symbols of the tree that comes next."""
-        kind = self.take(1)[0]
-        if kind == self.LEAF:
-            symbol = self.take(1)[0]
-            if symbol in self.leaves or symbol & ~self.mask or len(self.leaves) == 31:
-                raise bad(f"leaf {symbol} of the tree")
-            self.leaves.add(symbol)
+        symbol = self.leaf()
+        if symbol is not None:
             out.fill(symbol)
-        elif kind == self.NODE:
+            return
+        kind = self.take(1)[0]
+        if kind == self.NODE:
             if self.nodes == 31:
                 raise bad("too many nodes")
             self.nodes += 1
             ones = bits(np.frombuffer(self.take(-(-len(out) // 8)), np.uint8), len(out))
-            second = np.flatnonzero(ones)
-            first = np.empty(len(out) - len(second), np.uint8)
-            leaf = self.at < len(self.enc) and self.enc[self.at] == self.LEAF
-            self.fill(first)
-            if leaf and len(first):
-                out.fill(first[0])
-            elif len(first):
-                out[np.flatnonzero(ones == 0)] = first
-            rest = np.empty(len(second), np.uint8)
-            self.fill(rest)
-            out[second] = rest
+            n = np.count_nonzero(ones)
+            first = self.side(len(out) - n)
+            self.merge(out, ones, first, self.side(n))
         elif kind == self.LITERALS and not self.literals and not top:
             self.literals = True
             out[:] = np.frombuffer(self.take(len(out)), np.uint8)
@@ -188,6 +198,22 @@ class Tree:
                 raise bad("a literal outside the exponent")
         else:
             raise bad(f"kind {kind} in the tree")
+
+    @staticmethod
+    def merge(out, ones, first, second):
+        """Puts first where ones are zero and second elsewhere; either is an array of those, or one symbol."""
+        if isinstance(first, int) and isinstance(second, int):
+            np.negative(ones, out=ones)
+            np.bitwise_and(ones, first ^ second, out=ones)
+            np.bitwise_xor(ones, first, out=out)
+            return
+        if isinstance(first, int) or isinstance(second, int):  # the array is put into the symbol
+            flip, symbol, rest = (False, first, second) if isinstance(first, int) else (True, second, first)
+            out.fill(symbol)
+            out[np.flatnonzero(ones == 0) if flip else np.flatnonzero(ones)] = rest
+            return
+        out[np.flatnonzero(ones == 0)] = first
+        out[np.flatnonzero(ones)] = second
 
 
 def unplane(planes, n, shift, base):
