@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,7 +26,7 @@ const gcFiles = 2000
 // an adopted tree: whatever is not whole is listed as such, what is sealed
 // stays, and the same command finishes.
 func TestDrillGC(t *testing.T) {
-	needDrills(t, "mkfs.ext4", "mkfs.xfs", "mount")
+	needDrills(t, "mkfs.ext4", "mkfs.xfs", "mount", "losetup")
 	if os.Geteuid() != 0 {
 		skip(t, "needs root to mount")
 	}
@@ -42,7 +43,7 @@ func gcStrikes(t *testing.T, fstype string, size int64, strikes int) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	dir, remount := mount(t, fstype, image(t, fstype, size), "loop")
+	dir, remount := mount(t, fstype, attach(t, image(t, fstype, size)), "rw")
 	d := gcDrill{site: newSite(t, filepath.Join(dir, "site")), mount: dir}
 	d.ok(t, "run")
 	d.fill(t)
@@ -77,6 +78,24 @@ func gcStrikes(t *testing.T, fstype string, size int64, strikes int) {
 	t.Logf("struck while it was %v", states)
 	c.survived = c.tried - c.lost
 	c.report(t, "gc struck on "+fstype)
+}
+
+// attach makes one device of an image for the whole test, as a disk is one:
+// each mount of the image itself may take another, and what was adopted lies on
+// a device.
+func attach(t *testing.T, img string) (disk string) {
+	t.Helper()
+	out, err := exec.Command("losetup", "--find", "--show", img).CombinedOutput()
+	if err != nil {
+		skip(t, "needs a loop device: %v %s", err, out)
+	}
+	disk = strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "-d", disk).CombinedOutput(); err != nil {
+			t.Errorf("losetup -d %s: %v %s", disk, err, out)
+		}
+	})
+	return disk
 }
 
 // gcDrill is a site beside a tree of old states.

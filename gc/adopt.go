@@ -148,7 +148,7 @@ func Adopt(ctx context.Context, ws *store.Workspace, path, name string, rep prog
 	}
 	g = store.GenerationRow{ID: old.ID, Name: name, Origin: retain.Adopted, State: store.GenSealed, Kind: retain.KindStates, Path: path,
 		Samples: samples, Distinct: samples, Bytes: u.Freed, Pinned: old.Pinned, Created: time.Now(),
-		Adopted: &store.Adopted{Format: format, Dev: u.Dev, Inode: u.Inode, Files: u.Files, Bytes: u.Bytes, Hash: u.List}}
+		Adopted: &store.Adopted{Format: format, Dev: u.Dev, Inode: u.Inode, Files: u.Files, Bytes: u.Bytes, Hash: u.List, Boot: store.BootID()}}
 	err = ws.Update(ctx, "adopt", func(tx *store.Tx) error {
 		if g.ID == 0 {
 			if g.ID, err = tx.Next("generation"); err != nil {
@@ -180,9 +180,16 @@ func adoptable(ws *store.Workspace, st *site, path, name string) (old store.Gene
 			return err
 		}
 		for _, g := range gens {
+			again := g.Name == name && g.Path == path && g.Origin == retain.Adopted
+			inTrash := false
+			if again && g.State == store.GenCondemned {
+				if inTrash, err = exists(st.inTrash(g)); err != nil {
+					return err
+				}
+			}
 			switch {
 			case retain.IsGone(g):
-			case g.Name == name && g.Path == path && g.Origin == retain.Adopted && g.State == store.GenSealed:
+			case again && (g.State == store.GenSealed || g.State == store.GenCondemned && !inTrash):
 				old = g
 			case g.Name == name:
 				return fmt.Errorf("%w: generation %d is named %s already", ErrRefused, g.ID, name)

@@ -213,6 +213,13 @@ func attempts() []attempt {
 		{"made row in another's place", func(t *testing.T, ws *store.Workspace, dir string) {
 			repoint(t, ws, func(g *store.GenerationRow) { g.Origin, g.Adopted, g.Path = "made", nil, "generations/000002" })
 		}, "the place of another"},
+		{"another device in the same boot", func(t *testing.T, ws *store.Workspace, dir string) {
+			repoint(t, ws, func(g *store.GenerationRow) { g.Adopted.Dev++ })
+		}, "only mounted anew"},
+		{"another device in another boot, and changed", func(t *testing.T, ws *store.Workspace, dir string) {
+			repoint(t, ws, func(g *store.GenerationRow) { g.Adopted.Dev++; g.Adopted.Boot = "before" })
+			write(t, filepath.Join(dir, "rows_0-2000/data_0.ckpt"), 10001)
+		}, "another directory"},
 		{"proof lost", func(t *testing.T, ws *store.Workspace, dir string) {
 			repoint(t, ws, func(g *store.GenerationRow) { g.Adopted = nil })
 		}, "no record"},
@@ -285,6 +292,36 @@ func repoint(t *testing.T, ws *store.Workspace, change func(*store.GenerationRow
 	g := row(t, ws, 1)
 	change(&g)
 	update(t, ws, func(tx *store.Tx) error { return tx.PutGeneration(g) })
+}
+
+// TestDeviceNumberedAnew: after a reboot a disk may have another number; what
+// was adopted is then known by all the rest. Within one boot it takes adopting
+// it again, also where an interrupted sweep had condemned it.
+func TestDeviceNumberedAnew(t *testing.T) {
+	o := Options{Names: []string{"old"}, Now: true}
+	ws := storetest.MustInit(t)
+	dir := adoptTree(t, ws)
+	repoint(t, ws, func(g *store.GenerationRow) { g.Adopted.Dev++; g.Adopted.Boot = "the one before" })
+	mustExecute(t, ws, o)
+	if there(t, dir) {
+		t.Error("it is still there after a reboot")
+	}
+	ws = storetest.MustInit(t)
+	dir = adoptTree(t, ws)
+	repoint(t, ws, func(g *store.GenerationRow) {
+		g.Adopted.Dev++
+		g.State, g.Trash = store.GenCondemned, filepath.Join(filepath.Dir(dir), "trash", "x")
+	})
+	if it := item(t, mustPlan(t, ws, o), 1); !it.Refused {
+		t.Errorf("%+v", it)
+	}
+	if g := mustAdopt(t, ws, dir, "old"); g.ID != 1 || g.State != store.GenSealed {
+		t.Errorf("adopted again: %+v", g)
+	}
+	mustExecute(t, ws, o)
+	if there(t, dir) {
+		t.Error("it is still there, adopted again")
+	}
 }
 
 // TestTrashIsNotFollowed tampers with what lies in the trash.

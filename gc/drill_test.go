@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -179,6 +180,20 @@ func powerOff(dir string) error {
 	return err
 }
 
+// insist tries again for a while: loop devices and mounts are shared with
+// other tests that run meanwhile, and a race for them is no failure.
+func insist(t *testing.T, do func() error) {
+	t.Helper()
+	var err error
+	for range 100 {
+		if err = do(); err == nil {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatal(err)
+}
+
 // TestPowerCut cuts the power before one operation after the other.
 func TestPowerCut(t *testing.T) {
 	mnt, img := t.TempDir(), filepath.Join(t.TempDir(), "ext4.img")
@@ -187,14 +202,20 @@ func TestPowerCut(t *testing.T) {
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", img).CombinedOutput(); err != nil {
 		t.Skipf("needs mkfs.ext4: %v %s", err, out)
 	}
-	// One device for all mounts: adoption remembers its number.
-	dev, err := exec.Command("losetup", "--find", "--show", img).Output()
+	out, err := exec.Command("losetup", "--find", "--show", img).CombinedOutput()
 	if err != nil {
-		t.Skipf("needs a loop device: %v", err)
+		t.Skipf("needs a loop device: %v %s", err, out)
 	}
-	loop := strings.TrimSpace(string(dev))
-	t.Cleanup(func() { must(t, exec.Command("losetup", "--detach", loop).Run()) })
-	mount := func() error { return exec.Command("mount", loop, mnt).Run() }
+	// One device for all, as one disk is: each mount -o loop may take another.
+	disk := strings.TrimSpace(string(out))
+	t.Cleanup(func() { insist(t, func() error { return exec.Command("losetup", "-d", disk).Run() }) })
+	mount := func() error {
+		out, err := exec.Command("mount", disk, mnt).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("mount: %w: %s", err, out)
+		}
+		return err
+	}
 	if err := mount(); err != nil {
 		t.Skipf("needs to mount a loop device: %v", err)
 	}
@@ -241,8 +262,8 @@ func cutPower(t *testing.T, mnt, dir string, at int, mount func() error) (struck
 			t.Fatal(err)
 		}
 	}
-	must(t, unix.Unmount(mnt, 0))
-	must(t, mount())
+	insist(t, func() error { return unix.Unmount(mnt, 0) })
+	insist(t, mount)
 	when := fmt.Sprintf("power cut at operation %d", at)
 	ws, err = store.Open(t.Context(), filepath.Join(dir, "work"), store.Options{Reserve: 64 << 10, Memory: 64 << 20})
 	if err != nil {

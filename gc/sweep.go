@@ -236,7 +236,7 @@ func sameAsAdopted(g store.GenerationRow, u usage) error {
 		return fmt.Errorf("%w: generation %d has no record of what was adopted", ErrRefused, g.ID)
 	case a.Inode != u.Inode || a.Dev != u.Dev && (a.Hash != u.List || a.Files != u.Files):
 		return fmt.Errorf("%w: %s is another directory than the one that was adopted: adopt it again if it may go", ErrRefused, g.Path)
-	case a.Dev != u.Dev:
+	case a.Dev != u.Dev && (a.Boot == "" || a.Boot == store.BootID()): // another boot may number devices anew
 		return fmt.Errorf("%w: %s holds what was adopted, but on device %d:%d instead of %d:%d: if its disk was only mounted anew, adopt it again by the same name",
 			ErrRefused, g.Path, unix.Major(u.Dev), unix.Minor(u.Dev), unix.Major(a.Dev), unix.Minor(a.Dev))
 	case a.Hash != u.List || a.Files != u.Files:

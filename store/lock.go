@@ -60,7 +60,7 @@ func acquire(fsys *fsx.FS, dir, command string) (*lockFile, error) {
 
 // sign writes who holds the lock, without which the lock holds as well.
 func (l *lockFile) sign(command string) error {
-	h := holder{PID: os.Getpid(), BootID: bootID(), Started: time.Now().UTC(), Command: command}
+	h := holder{PID: os.Getpid(), BootID: BootID(), Started: time.Now().UTC(), Command: command}
 	j, err := json.Marshal(h)
 	if err == nil && len(j) >= lockSize {
 		h.Command = "" // the only part without a bound
@@ -123,8 +123,8 @@ func inUse(dir string) (bool, InUseError, error) {
 	return true, readHolder(f), nil
 }
 
-// bootID tells boots of the machine apart; "" where the system has none.
-func bootID() string {
+// BootID tells boots of the machine apart; "" where the system has none.
+func BootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""

@@ -213,6 +213,8 @@ type Adopted struct {
 	Files  int64  `msgpack:"n" json:"files"`
 	Bytes  int64  `msgpack:"b" json:"bytes"` // disk usage, hard links once
 	Hash   string `msgpack:"h" json:"hash"`  // of the sorted listing: path, size, mtime
+	// Boot is the boot in which Dev was read: the next may number devices anew.
+	Boot string `msgpack:"o,omitempty" json:"boot,omitempty"`
 }
 
 // LayerLoss is what storing rows of a layer as fp8 cost: relative errors of rows.

@@ -42,7 +42,7 @@ type Status struct {
 // which step of the ledger. It is advisory: neither it nor its directory is
 // fsynced, and a failure is no reason to end a run. One caller at a time.
 func (w *Workspace) WriteStatus(s Status) error {
-	s.Schema, s.PID, s.BootID, s.Command = StatusSchema, os.Getpid(), bootID(), w.opt.Command
+	s.Schema, s.PID, s.BootID, s.Command = StatusSchema, os.Getpid(), BootID(), w.opt.Command
 	s.Seq, s.Updated = w.Seq(), time.Now().UTC()
 	j, err := json.Marshal(s)
 	if err != nil {
