@@ -20,7 +20,7 @@ type Options struct {
 	Threads     int    // 0: GOMAXPROCS
 	BatchTokens int    // samples are packed up to so many tokens; 0: 4096
 	Memory      int64  // bytes of anonymous memory, mapped weights apart; 0: 4 GiB
-	Kernels     string // a kernel set by name: generic, avx2, avx512; "": the fastest
+	Kernels     string // a kernel set by name: generic, avx2, avx512, neon; "": the fastest
 	BF16        string // a family of bf16 products by name: amx, avx512bf16, fma; "": the fastest
 }
 

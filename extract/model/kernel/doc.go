@@ -4,7 +4,8 @@
 // # Layout
 //
 // A Set is one implementation of all operations. Sets returns those that this
-// CPU can run, the fastest first; "generic" is plain Go and always there.
+// CPU can run, the fastest first; "generic" is plain Go and always there. "neon"
+// (arm64) is products in assembly and the rest of "generic".
 //
 // The right-hand matrix of a product is packed once (Pack) and used for many
 // rows: panels of Panel columns, k inner, cut into blocks of at most KBlock
@@ -19,8 +20,8 @@
 // of k by fused multiply-add from zero, in order, and adds the blocks in order;
 // a sum over a row runs in 16 lanes (element i in lane i mod 16), folded by
 // halves. So a row of a result depends on nothing but its own inputs: not on
-// the rows beside it, not on threads, and not on the set: generic, avx2 and
-// avx512 give identical bytes, which the tests hold them to. (Infinities and
+// the rows beside it, not on threads, and not on the set: generic, avx2, avx512
+// and neon give identical bytes, which the tests hold them to. (Infinities and
 // NaN stay what they are; the payload of a NaN is not promised.)
 //
 // The bf16 products are faster and are not the same everywhere: see BF16.

@@ -35,7 +35,7 @@ type Set struct {
 	pack    func(dst []float32, rows *[Panel][]float32, k0, kc int)
 }
 
-// Name is the name of the set: generic, avx2 or avx512.
+// Name is the name of the set: generic, avx2, avx512 or neon.
 func (s *Set) Name() string { return s.name }
 
 // Sets returns the sets that this CPU can run, the fastest first.
