@@ -27,7 +27,7 @@ func (rep Report) Explain() []string {
 	case p.NewTokens > 0:
 		out = append(out, "time: unknown, since no rate was measured (plan --probe N) or given (plan.tokens_per_second)")
 	}
-	out = append(out, rep.Room.explain()...)
+	out = append(out, rep.Room.Explain()...)
 	if selects(p.Rows) {
 		out = append(out, fmt.Sprintf("rows: %s leaves out rows by the mask; bytes are close, not exact, where a sample has several supervised runs", p.Rows))
 	}
@@ -60,8 +60,8 @@ func (rep Report) heavy() (out []string) {
 // ref is what a decision names the generation by.
 func (g Reclaim) ref() string { return cmp.Or(g.Name, fmt.Sprint(g.ID)) }
 
-// explain says what could be deleted, and what the decision in force deletes.
-func (m Room) explain() (out []string) {
+// Explain says what could be deleted, and what the decision in force deletes.
+func (m Room) Explain() (out []string) {
 	for _, g := range m.From {
 		how := "nothing needs it"
 		switch {
@@ -76,7 +76,7 @@ func (m Room) explain() (out []string) {
 		out = append(out, fmt.Sprintf("generation %d (%s, %s) lies on another filesystem: deleting it makes no room for this plan", g.ID, g.Name, g.Path))
 	}
 	if m.Named > 0 && !m.Enough() {
-		out = append(out, fmt.Sprintf("the decision in force frees %s, which is not enough: run will ask again and delete nothing", human.Sized(m.Named)))
+		out = append(out, fmt.Sprintf("the decision in force frees %s, which is not enough: run asks again and deletes nothing", human.Sized(m.Named)))
 	}
 	return out
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"eaglebatch/extract"
@@ -181,9 +180,7 @@ func (j *job) decide(ctx context.Context) error {
 	if p.Decision == store.FitsAfterGC {
 		d.What = fmt.Sprintf("the plan needs %s and %s are free above the reserve: it fits once old states are deleted (%s are reclaimable)", human.Sized(p.ExpectedBytes), human.Sized(max(0, p.DiskFree-p.Reserve)), human.Sized(p.Reclaimable))
 	}
-	if names := j.gcNames(); len(names) > 0 {
-		d.Details = append(d.Details, fmt.Sprintf("the decision to delete %s is not carried out: it frees %s, which is not enough", strings.Join(names, ", "), human.Sized(rep.Room.Named)))
-	}
+	d.Details = append(d.Details, rep.Room.Explain()...)
 	d.Details = append(d.Details, found...)
 	for _, ch := range plan.Choices(rep) {
 		d.Details = append(d.Details, ch.Text)
