@@ -106,6 +106,7 @@ func (x *session) canaryCame(rq *request) error {
 	r := x.r
 	r.mu.Lock()
 	x.s.unbook(rq)
+	x.s.canaryFails = 0
 	r.mu.Unlock()
 	if err := r.canary.compare(x.runCtx, rq.ids, rq.canary); err != nil {
 		var d *errDrained
@@ -117,14 +118,21 @@ func (x *session) canaryCame(rq *request) error {
 	return nil
 }
 
-// canaryFailed takes the next sample for canary; the engine goes on.
+// canaryFailed takes the next sample for canary; the engine goes on. One that
+// was answered before is asked for once more, as any sample is.
 func (x *session) canaryFailed(rq *request, cause error) error {
 	r, c := x.r, x.r.canary
 	r.mu.Lock()
 	x.s.unbook(rq)
 	x.s.canaryAt = time.Time{}
+	x.s.canaryFails++
+	again := x.s.canaryFails < 2
 	r.mu.Unlock()
 	answered, err := c.next(x.runCtx)
+	if answered && again {
+		r.rep.Note("slot %d: the canary: %v; trying again", x.s.no, cause)
+		return nil
+	}
 	if answered {
 		return &errDrained{fmt.Errorf("slot %d refuses the canary, which was answered before: %w", x.s.no, unavailable(cause))}
 	}

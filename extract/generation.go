@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,12 +71,11 @@ func (r *run) close() error {
 
 // openGeneration creates or resumes the generation: row, directory, plan.
 func (r *run) openGeneration(ctx context.Context) error {
-	idx, err := genindex.Open(r.ws.PlanPath(r.plan.ID))
-	if err != nil {
-		return err
+	var err error
+	if r.gen.ID != 0 {
+		r.dir = r.ws.GenerationDir(r.gen)
 	}
-	r.idx = idx
-	if err := idx.Verify(); err != nil {
+	if r.idx, err = r.findPlan(); err != nil {
 		return err
 	}
 	r.measure()
@@ -204,15 +202,7 @@ func (r *run) copyPlan(ctx context.Context) error {
 	if r.samePlan(ctx, to) == nil {
 		return nil
 	}
-	from, err := os.Open(r.ws.PlanPath(r.plan.ID))
-	if err != nil {
-		return err
-	}
-	err = r.fs.WriteFileAtomic(to, func(w io.Writer) error {
-		_, err := io.Copy(w, from)
-		return err
-	})
-	if err := errors.Join(r.spaceError(err, r.plan.Samples*40), from.Close()); err != nil {
+	if err := r.spaceError(r.copyFile(r.ws.PlanPath(r.plan.ID), to), r.plan.Samples*40); err != nil {
 		return err
 	}
 	return r.samePlan(ctx, to)
@@ -254,7 +244,7 @@ func (r *run) loadProgress(ctx context.Context) error {
 		st, err := os.Stat(r.blobPath(int(b.No)))
 		if err != nil || st.Size() != b.Bytes {
 			return &store.CorruptError{Path: r.blobPath(int(b.No)), Offset: -1, Err: errors.Join(err, fmt.Errorf("committed with %d bytes", b.Bytes)),
-				Hint: "put the file back, or begin the generation anew: --redo extract"}
+				Hint: "restore " + r.blobPath(int(b.No)) + " from a copy; without one, 'eaglebatch run --redo extract' computes the generation anew"}
 		}
 		r.sealed[int(b.No)] = true
 		r.cost.encoded += b.Bytes

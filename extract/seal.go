@@ -37,26 +37,8 @@ func (r *run) seal(ctx context.Context) error {
 	if err := store.CheckSpace(r.dir, 64*r.idx.Positions(), r.keep); err != nil {
 		return err
 	}
-	if err := r.fs.Point(fault.SealBeforeIndex); err != nil {
-		return err
-	}
-	sum, err := r.writeIndex(ctx, absent)
+	sum, err := r.writeSeal(ctx, blobs, absent)
 	if err != nil {
-		return r.spaceError(err, 0)
-	}
-	if r.o.Head != nil && !r.meta.Synthetic {
-		err := r.fs.WriteFileAtomic(filepath.Join(r.dir, headName), func(w io.Writer) error { return r.o.Head.WriteSafetensors(w) })
-		if err != nil {
-			return r.spaceError(err, 0)
-		}
-	}
-	if err := r.fs.Point(fault.SealBeforeManifest); err != nil {
-		return err
-	}
-	if err := r.writeManifest(ctx, blobs, sum, int64(len(absent))); err != nil {
-		return r.spaceError(err, 0)
-	}
-	if err := r.fs.Point(fault.SealAfterManifest); err != nil {
 		return err
 	}
 	if err := r.recordSeal(ctx, blobs, sum, int64(len(absent))); err != nil {
@@ -68,6 +50,29 @@ func (r *run) seal(ctx context.Context) error {
 // mayMiss is how many samples may be missing: a share is of all that the plan
 // wants, so that few samples tried again are held to the bound of the whole.
 func (r *run) mayMiss() int64 { return r.o.MaxQuarantined.Of(r.cost.entries + r.cost.reused) }
+
+// writeSeal writes index, head and manifest.
+func (r *run) writeSeal(ctx context.Context, blobs []store.BlobRow, absent []store.QuarantineRow) (sum totals, err error) {
+	if err := r.fs.Point(fault.SealBeforeIndex); err != nil {
+		return sum, err
+	}
+	if sum, err = r.writeIndex(ctx, absent); err != nil {
+		return sum, r.spaceError(err, 0)
+	}
+	if r.o.Head != nil && !r.meta.Synthetic {
+		err := r.fs.WriteFileAtomic(filepath.Join(r.dir, headName), func(w io.Writer) error { return r.o.Head.WriteSafetensors(w) })
+		if err != nil {
+			return sum, r.spaceError(err, 0)
+		}
+	}
+	if err := r.fs.Point(fault.SealBeforeManifest); err != nil {
+		return sum, err
+	}
+	if err := r.writeManifest(ctx, blobs, sum, int64(len(absent))); err != nil {
+		return sum, r.spaceError(err, 0)
+	}
+	return sum, r.fs.Point(fault.SealAfterManifest)
+}
 
 // totals are what the index serves.
 type totals struct{ samples, tokens int64 }

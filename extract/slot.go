@@ -27,9 +27,11 @@ type slot struct {
 	busyTime time.Duration // before that
 	slowest  time.Duration // longest silence before an answer
 	canaryAt time.Time     // when the next one is due
-	tokens   int64         // answered
-	rate     float64       // tokens a second while busy, moving
-	answers  int64         // samples that came in the session
+	// canaryFails counts its failures since it was last answered.
+	canaryFails int
+	tokens      int64   // answered
+	rate        float64 // tokens a second while busy, moving
+	answers     int64   // samples that came in the session
 }
 
 // errDrained takes a slot out of the run; the others go on.

@@ -238,6 +238,10 @@ func (m *merger) finish(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+	row.RejectsBytes = m.cur.Rejects
+	if row.RejectsHash, err = hashRejects(m.ws.RejectsPath(row.Name), m.cur.Rejects); err != nil {
+		return err
+	}
 	row.Done = true
 	row.Fingerprint = append(slices.Clone(row.Fingerprint), store.Part{Key: PartRows, Value: sum})
 	err = m.ws.Update(ctx, "finish dataset "+row.Name, func(tx *store.Tx) error { return m.put(tx, row, m.cur, 0) })

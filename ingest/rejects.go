@@ -12,6 +12,9 @@ import (
 	"unicode/utf8"
 
 	"eaglebatch/internal/fsx"
+	"eaglebatch/store"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // reject is a line of rejects/DATASET.jsonl: where the rejected line is, why it
@@ -58,7 +61,7 @@ func (r *rejects) prepare(fs *fsx.FS) error {
 		return err
 	}
 	if st.Size() < r.size {
-		return fmt.Errorf("%s: has %d bytes, the ledger counts %d: rejected lines are lost; run --redo merge makes it anew", r.f.Name(), st.Size(), r.size)
+		return shortRejects(r.f.Name(), st.Size(), r.size)
 	}
 	if err := r.f.Truncate(r.size); err != nil {
 		return err
@@ -70,6 +73,29 @@ func (r *rejects) prepare(fs *fsx.FS) error {
 		return err
 	}
 	return fs.SyncDir(filepath.Dir(r.f.Name()))
+}
+
+func shortRejects(path string, size, want int64) error {
+	return &store.CorruptError{Path: path, Offset: -1, Err: fmt.Errorf("has %d bytes, the ledger counts %d: rejected lines are lost", size, want),
+		Hint: "restore " + path + " from a copy; without one, 'eaglebatch run --redo merge' makes it anew from the sources"}
+}
+
+// hashRejects returns the xxh64, in hex, of a file of size bytes.
+func hashRejects(path string, size int64) (hash string, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", shortRejects(path, 0, size)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	h := xxhash.New()
+	n, err := io.Copy(h, f)
+	if err == nil && n != size {
+		return "", shortRejects(path, n, size)
+	}
+	return fmt.Sprintf("%016x", h.Sum64()), err
 }
 
 // add keeps a rejected line; text may be its beginning only.

@@ -264,6 +264,48 @@ func TestDamagedManifest(t *testing.T) {
 	})
 }
 
+// TestRebuildMarker: a marker that is lost, or says what it should not, is made
+// anew where log and manifest agree on what it said.
+func TestRebuildMarker(t *testing.T) {
+	dir := counted(t, 3, false)
+	marker := filepath.Join(dir, "EAGLEBATCH")
+	want := read(t, marker)
+	damage := map[string]func() error{
+		"removed": func() error { return os.Remove(marker) },
+		"emptied": func() error { return os.Truncate(marker, 0) },
+		"another": func() error { return os.WriteFile(marker, []byte(`{"root_id":"x","format":1}`), 0o666) },
+	}
+	for name, hurt := range damage {
+		t.Run(name, func(t *testing.T) {
+			if err := hurt(); err != nil {
+				t.Fatal(err)
+			}
+			var c *store.CorruptError
+			if _, err := store.Open(t.Context(), dir, store.Options{}); !errors.As(err, &c) || !strings.Contains(c.Hint, "--rebuild-marker") {
+				t.Fatalf("error %v, want damage and what makes the marker anew", err)
+			}
+			if err := store.RebuildMarker(t.Context(), dir, store.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			if got := read(t, marker); !bytes.Equal(got, want) {
+				t.Errorf("the marker is %s, was %s", got, want)
+			}
+			open(t, dir, 3)
+		})
+	}
+	other := counted(t, 1, false)
+	write(t, logPath(dir), read(t, logPath(other)))
+	if err := store.RebuildMarker(t.Context(), dir, store.Options{}); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("a marker for a log and a manifest of different workspaces: %v", err)
+	}
+	empty := t.TempDir()
+	if err := store.RebuildMarker(t.Context(), empty, store.Options{}); err == nil {
+		t.Error("a marker for nothing")
+	} else if ents, err := os.ReadDir(empty); err != nil || len(ents) > 0 {
+		t.Errorf("left in an empty directory: %v, %v", ents, err)
+	}
+}
+
 func TestManifestBehind(t *testing.T) {
 	dir := counted(t, 1, false)
 	old := read(t, manifestPath(dir))

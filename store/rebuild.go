@@ -71,6 +71,54 @@ func RebuildLog(ctx context.Context, dir string, o Options) error {
 	})
 }
 
+// RebuildMarker writes the marker anew, which checkpoints.jsonl and manifest.db
+// name in agreement. Workspaces of older formats have their own number there; a
+// marker that can be read keeps it.
+func RebuildMarker(ctx context.Context, dir string, o Options) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m, err := readMarker(dir)
+	if errors.Is(err, ErrNewer) {
+		return err
+	}
+	if err != nil {
+		m.Format = Format
+	}
+	if _, err := os.Stat(manifestPath(dir)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", manifestPath(dir), err)
+	}
+	lock, err := acquire(o.FS, dir, o.Command)
+	if err != nil {
+		return err
+	}
+	return errors.Join(rebuildMarker(o.FS, dir, m), lock.release())
+}
+
+func rebuildMarker(fsys *fsx.FS, dir string, m marker) (err error) {
+	h, err := readLog(dir)
+	if err != nil {
+		return err
+	}
+	db, err := openBolt(manifestPath(dir))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, guard(db.Close)) }()
+	s, err := readBolt(db)
+	if err != nil {
+		return err
+	}
+	m.RootID = string(h.state[bucketMeta][keyRoot])
+	if m.RootID == "" {
+		return &CorruptError{Path: filepath.Join(dir, logName), Offset: -1, Key: bucketMeta + "/" + keyRoot, Err: errors.New("names no workspace")}
+	}
+	if err := checkRoot(manifestPath(dir), s, m); err != nil {
+		return err
+	}
+	return writeMarker(fsys, dir, m)
+}
+
 // repair runs fn on a workspace that may be too damaged to be opened.
 func repair(ctx context.Context, dir string, o Options, fn func(marker) error) error {
 	if err := ctx.Err(); err != nil {

@@ -84,6 +84,9 @@ type DatasetRow struct {
 	Sources     []SourceFile     `msgpack:"f"`
 	Fingerprint []Part           `msgpack:"p"`
 	Done        bool             `msgpack:"e"`
+	// The file of rejected lines, once the dataset is done; Hash is xxh64, hex.
+	RejectsBytes int64  `msgpack:"x"`
+	RejectsHash  string `msgpack:"y"`
 }
 
 // OrderRow describes the shuffled order. The order itself lies in a file of

@@ -2,6 +2,8 @@ package store
 
 import (
 	"errors"
+	"fmt"
+	"path/filepath"
 	"time"
 )
 
@@ -45,5 +47,26 @@ func Inspect(dir string) (*Snapshot, error) {
 	if s.Status != nil && s.Status.Updated.After(s.AsOf) {
 		s.AsOf = s.Status.Updated
 	}
+	if err == nil {
+		err = s.behind(dir)
+	}
 	return s, err
+}
+
+// behind looks for a log that was cut where it cannot be seen: without its first
+// line it is not that of a workspace, and status.json, which is written after
+// the step that it tells of, tells of no later one. It needs no lock for that;
+// Open and CheckLedger compare with manifest.db.
+func (s *Snapshot) behind(dir string) error {
+	c := &CorruptError{Path: filepath.Join(dir, logName), Offset: -1, Hint: hintRebuildLog}
+	switch {
+	case s.Seq == 0:
+		c.Err = errors.New("holds no whole line")
+	case s.Status != nil && s.Status.Seq > s.Seq && !s.Live:
+		c.Err = fmt.Errorf("whole lines end at step %d, %s tells of step %d: one of them is damaged", s.Seq, statusName, s.Status.Seq)
+		c.Hint = "'eaglebatch check' compares the log with manifest.db; where it finds nothing, it is status.json, which the next run writes anew"
+	default:
+		return nil
+	}
+	return c
 }

@@ -84,11 +84,6 @@ func create(ctx context.Context, dir string, o Options) (err error) {
 	if _, err := readMarker(dir); !errors.Is(err, ErrNoWorkspace) {
 		return err // another process was faster
 	}
-	if h, err := readLog(dir); h.seq > 1 {
-		return &CorruptError{Path: filepath.Join(dir, markerName), Offset: -1, Key: "marker",
-			Err:  errors.Join(fmt.Errorf("missing, but there is a ledger of %d steps", h.seq), err),
-			Hint: "restore the file EAGLEBATCH from a copy, or choose an empty directory"}
-	}
 	m := marker{RootID: newRootID(), Format: Format}
 	first := step{seq: 1, at: time.Now(), label: "init", ops: []op{{bucket: bucketMeta, key: keyRoot, value: []byte(m.RootID)}}}
 	err = o.FS.WriteFileAtomic(filepath.Join(dir, logName), func(w io.Writer) error {

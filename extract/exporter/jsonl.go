@@ -103,6 +103,9 @@ func JSONL(ctx context.Context, ws *store.Workspace, o JSONLOptions, rep progres
 	for _, s := range splits {
 		x := &stream{p: p, o: o, split: s, rep: rep, report: &out}
 		w, err := x.file(ctx)
+		if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
+			err = cause // what cannot be read cancels whoever waits
+		}
 		if err != nil {
 			return out, err
 		}

@@ -119,7 +119,7 @@ func (p *positions) openPlan() (err error) {
 	if p.plan.Overlong == "split" {
 		p.window = int(p.plan.MaxTokens)
 	}
-	if p.index, err = genindex.Open(p.ws.PlanPath(p.plan.ID)); err != nil {
+	if p.index, err = genindex.OpenCommitted(p.ws.PlanPath(p.plan.ID)); err != nil {
 		return err
 	}
 	m := p.index.Meta()

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -114,10 +116,43 @@ func openGeneration(dir, ref string) (*store.Snapshot, store.GenerationRow, *sta
 		path = filepath.Join(dir, path)
 	}
 	x, err := states.Open(path, g.State == store.GenBuilding)
-	if err != nil && g.State == store.GenSealed && exitCode(err) == ExitError {
-		err = &store.CorruptError{Path: path, Offset: -1, Err: err}
+	if errors.Is(err, os.ErrNotExist) {
+		err = lost(snap, g, path, err)
 	}
 	return snap, g, x, err
+}
+
+// lost tells a generation that is not there yet, or not any more, from one of
+// which the ledger says that it is.
+func lost(snap *store.Snapshot, g store.GenerationRow, dir string, cause error) error {
+	name := states.ManifestName
+	switch g.State {
+	case store.GenSealed:
+	case store.GenBuilding:
+		name = states.PlanName
+		if blobs, err := snap.Blobs(g.ID); err != nil || len(blobs) == 0 {
+			return errors.Join(cause, err)
+		}
+	default:
+		return cause
+	}
+	path := filepath.Join(dir, name)
+	return &store.CorruptError{Path: path, Offset: -1, Err: cause, Hint: fileHint(path)}
+}
+
+// missing makes damage of "not extracted yet" where the ledger has the blob.
+func missing(snap *store.Snapshot, g store.GenerationRow, x *states.Generation, pos int64, cause error) error {
+	p := x.Index().Position(pos)
+	blobs, err := snap.Blobs(g.ID)
+	if err != nil {
+		return errors.Join(cause, err)
+	}
+	path := filepath.Join(x.Dir(), blob.FileName(p.Blob))
+	if _, err := os.Stat(path); p.Gen != 0 || !errors.Is(err, os.ErrNotExist) ||
+		!slices.ContainsFunc(blobs, func(b store.BlobRow) bool { return b.No == p.Blob }) {
+		return cause
+	}
+	return &store.CorruptError{Path: path, Offset: -1, Err: os.ErrNotExist, Hint: fileHint(path)}
 }
 
 func catSample(dir, arg string, values int) (*catDoc, error) {
@@ -135,6 +170,9 @@ func catSample(dir, arg string, values int) (*catDoc, error) {
 		return nil, usagef("cat %q: generation %d has positions 0 to %d", arg, g.ID, most-1)
 	}
 	s, err := x.At(n)
+	if errors.Is(err, states.ErrAbsent) {
+		err = missing(snap, g, x, n, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +13,6 @@ import (
 	"eaglebatch/internal/human"
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
-	"eaglebatch/store/blob"
-	"eaglebatch/store/genindex"
 	"eaglebatch/store/states"
 
 	"github.com/urfave/cli/v2"
@@ -35,6 +32,7 @@ func (e *env) checkCommand() *cli.Command {
 			&cli.BoolFlag{Name: "repair", Usage: "check in full, then compute damaged samples anew into a new generation that points to what is sound"},
 			&cli.BoolFlag{Name: "rebuild-manifest", Usage: "make manifest.db anew from checkpoints.jsonl"},
 			&cli.BoolFlag{Name: "rebuild-log", Usage: "make checkpoints.jsonl anew from manifest.db"},
+			&cli.BoolFlag{Name: "rebuild-marker", Usage: "make the file EAGLEBATCH anew from checkpoints.jsonl and manifest.db"},
 		},
 		Action: func(c *cli.Context) error { return e.check(c) },
 	}
@@ -66,7 +64,6 @@ type checker struct {
 	cursor  map[string]bool
 	saved   time.Time
 	damaged map[uint32][]store.DamagedEntry // by generation
-	hint    string                          // the way out of the first problem that knows one
 }
 
 func (e *env) check(c *cli.Context) error {
@@ -74,10 +71,10 @@ func (e *env) check(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.Bool("rebuild-manifest") || c.Bool("rebuild-log") {
+	if c.Bool("rebuild-manifest") || c.Bool("rebuild-log") || c.Bool("rebuild-marker") {
 		return e.rebuild(c, dir)
 	}
-	k := &checker{env: e, c: c, dir: dir, rep: e.reporter(c), cursor: map[string]bool{}, damaged: map[uint32][]store.DamagedEntry{}, doc: checkReport{Problems: []states.Problem{}, Known: []states.Problem{}, Quantization: []generationLosses{}}}
+	k := e.checker(c, dir)
 	if err := k.options(); err != nil {
 		return err
 	}
@@ -90,10 +87,15 @@ func (e *env) check(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.Bool("repair") && (len(k.damaged) > 0 || begun) {
+	if c.Bool("repair") && (len(k.doc.Problems) > 0 || begun) {
 		return k.repair()
 	}
 	return k.report()
+}
+
+func (e *env) checker(c *cli.Context, dir string) *checker {
+	return &checker{env: e, c: c, dir: dir, rep: e.reporter(c), part: [2]int{1, 1}, cursor: map[string]bool{},
+		damaged: map[uint32][]store.DamagedEntry{}, doc: checkReport{Problems: []states.Problem{}, Known: []states.Problem{}, Quantization: []generationLosses{}}}
 }
 
 func (k *checker) options() error {
@@ -106,7 +108,6 @@ func (k *checker) options() error {
 		}
 		k.opts.Rate = int64(n)
 	}
-	k.part = [2]int{1, 1}
 	if s := k.c.String("sample"); s != "" {
 		if n, err := fmt.Sscanf(s, "%d/%d", &k.part[0], &k.part[1]); n != 2 || err != nil || k.part[0] < 1 || k.part[0] > k.part[1] {
 			return usagef("--sample %q: want K/N such as 1/7", s)
@@ -126,8 +127,10 @@ func (k *checker) all(ctx context.Context) error {
 		k.problem(filepath.Join(k.dir, "checkpoints.jsonl"), err)
 		return nil
 	}
-	if err := k.ledger(ctx); err != nil {
-		return err
+	for _, part := range []func(context.Context) error{k.ledger, k.plan, k.rejects} {
+		if err := part(ctx); err != nil {
+			return err
+		}
 	}
 	gens, err := k.wanted()
 	if err != nil {
@@ -156,11 +159,10 @@ func (k *checker) all(ctx context.Context) error {
 }
 
 func (k *checker) problem(path string, err error) {
-	p := states.Problem{Path: path, Offset: -1, Blob: -1, Entry: -1, Layer: -1, Error: err.Error()}
+	p := states.Problem{Path: path, Offset: -1, Blob: -1, Entry: -1, Layer: -1, Error: err.Error(), Hint: hintFor(err, ExitOK)}
 	var c *store.CorruptError
 	if errors.As(err, &c) {
 		p.Path, p.Offset = c.Path, c.Offset
-		k.hint = cmp.Or(k.hint, c.Hint)
 	}
 	var gone *os.PathError
 	switch {
@@ -170,6 +172,19 @@ func (k *checker) problem(path string, err error) {
 		p.Error = strings.TrimPrefix(p.Error, p.Path+": ")
 	}
 	k.doc.Problems = append(k.doc.Problems, p)
+}
+
+// inGeneration is a problem of a file of generation g.
+func (k *checker) inGeneration(g store.GenerationRow, p states.Problem) {
+	p.Generation = g.ID
+	if p.Hint == "" {
+		p.Hint = fileHint(p.Path)
+	}
+	k.doc.Problems = append(k.doc.Problems, p)
+}
+
+func (k *checker) badFile(g store.GenerationRow, path string, err error) {
+	k.inGeneration(g, states.Problem{Path: path, Offset: -1, Blob: -1, Entry: -1, Layer: -1, Error: err.Error()})
 }
 
 func (k *checker) wanted() ([]store.GenerationRow, error) {
@@ -243,7 +258,7 @@ func (k *checker) generation(ctx context.Context, g store.GenerationRow) error {
 			k.doc.Known = append(k.doc.Known, p)
 			return
 		}
-		k.doc.Problems = append(k.doc.Problems, p)
+		k.inGeneration(g, p)
 		if p.Blob >= 0 {
 			k.damaged[g.ID] = append(k.damaged[g.ID], store.DamagedEntry{Blob: uint32(p.Blob), Entry: uint32(max(0, p.Entry)), Whole: p.Entry < 0})
 		}
@@ -251,42 +266,6 @@ func (k *checker) generation(ctx context.Context, g store.GenerationRow) error {
 }
 
 func key(g store.GenerationRow, name string) string { return fmt.Sprintf("%d/%s", g.ID, name) }
-
-// files lists what a generation must have: as its manifest says, or, while it
-// is building, as the ledger does. Ledger and manifest must agree.
-func (k *checker) files(g store.GenerationRow, dir string) ([]genindex.ManifestFile, error) {
-	blobs, err := k.snap.Blobs(g.ID)
-	if err != nil {
-		return nil, err
-	}
-	var out []genindex.ManifestFile
-	for _, b := range blobs {
-		out = append(out, genindex.ManifestFile{Name: blob.FileName(b.No), Bytes: b.Bytes, Hash: b.Hash})
-	}
-	if g.State == store.GenBuilding {
-		return out, nil
-	}
-	m, _, err := genindex.ReadManifest(dir)
-	if err != nil {
-		k.problem(filepath.Join(dir, states.ManifestName), err)
-		return out, nil
-	}
-	for _, b := range out {
-		if !slices.Contains(m.Files, b) {
-			k.problem(filepath.Join(dir, states.ManifestName), fmt.Errorf("does not name %s as the ledger has it", b.Name))
-		}
-	}
-	if k.opts.Full {
-		f, err := genindex.Open(filepath.Join(dir, states.IndexName))
-		if err == nil {
-			err = errors.Join(f.Verify(), f.Close())
-		}
-		if err != nil {
-			k.problem(filepath.Join(dir, states.IndexName), err)
-		}
-	}
-	return m.Files, nil
-}
 
 func (k *checker) readBack() string {
 	if k.doc.Samples == 0 {
@@ -316,15 +295,19 @@ func (k *checker) report() error {
 		}
 		k.printLosses()
 	}
-	if n := len(k.doc.Problems); n > 0 {
-		err := fmt.Errorf("%w: %s", errDamage, human.Plural(int64(n), "problem"))
-		switch {
-		case k.hint != "":
-			return withHint(err, "%s", k.hint)
-		case k.doc.Full && len(k.damaged) > 0 && !k.c.Bool("repair"):
-			return withHint(err, "%s computes the damaged samples anew, into a new generation that points to all that is sound", k.command(k.c, "check --repair"))
-		}
-		return err
+	return k.damage()
+}
+
+// damage is the error that says how much is damaged and what helps.
+func (k *checker) damage() error {
+	if len(k.doc.Problems) == 0 {
+		return nil
 	}
-	return nil
+	var hints []string
+	for _, p := range k.doc.Problems {
+		if p.Hint != "" && !slices.Contains(hints, p.Hint) {
+			hints = append(hints, p.Hint)
+		}
+	}
+	return withHint(fmt.Errorf("%w: %s", errDamage, human.Plural(int64(len(k.doc.Problems)), "problem")), "%s", strings.Join(hints, "\n"))
 }

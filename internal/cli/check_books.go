@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +14,6 @@ import (
 
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
-	"eaglebatch/store/genindex"
 	"eaglebatch/store/samples"
 )
 
@@ -37,7 +35,6 @@ func (k *checker) ledger(ctx context.Context) error {
 	return errors.Join(
 		k.found("manifest.db", ws.CheckLedger(ctx)),
 		k.found("orders", k.order(ws)),
-		k.found("plans", k.plan(ws)),
 		ws.Close())
 }
 
@@ -63,23 +60,6 @@ func (k *checker) order(ws *store.Workspace) error {
 	return errors.Join(o.Verify(), o.Close())
 }
 
-// plan proves the plan in force: extract, export and what-if read it.
-func (k *checker) plan(ws *store.Workspace) error {
-	row, ok, err := k.snap.Plan()
-	if err != nil || !ok {
-		return err
-	}
-	path := ws.PlanPath(row.ID)
-	f, err := genindex.Open(path)
-	if err == nil {
-		err = errors.Join(f.Verify(), f.Close())
-	}
-	if err == nil {
-		return nil
-	}
-	return &store.CorruptError{Path: path, Offset: -1, Err: err, Hint: "'" + k.command(k.c, "run --redo plan") + "' makes the plan anew"}
-}
-
 // samples looks at a samples generation, in full at every record; a running
 // writer holds Badger, so then records are left out.
 func (k *checker) samples(ctx context.Context, g store.GenerationRow, dir string) error {
@@ -98,7 +78,12 @@ func (k *checker) samples(ctx context.Context, g store.GenerationRow, dir string
 			return nil // begun, and nothing counts yet: there may be no file at all
 		}
 	}
-	if err = samples.Look(dir, n, g.State != store.GenBuilding); err == nil && k.opts.Full && !k.snap.Live {
+	if g.State == store.GenBuilding {
+		err = samples.CheckRows(dir, n)
+	} else {
+		err = samples.CheckSealed(dir, n)
+	}
+	if err == nil && k.opts.Full && !k.snap.Live {
 		if err = samples.Verify(ctx, dir, n, samples.Options{FS: k.fs}); err == nil {
 			k.doc.Samples += n
 		}
@@ -107,7 +92,6 @@ func (k *checker) samples(ctx context.Context, g store.GenerationRow, dir string
 	var c *samples.CorruptError
 	switch {
 	case errors.As(err, &c):
-		k.hint = cmp.Or(k.hint, "'"+k.command(k.c, "run --redo merge")+"' makes the samples anew from their sources; states of samples that stay the same are kept")
 		k.problem(c.Path, err)
 	case errors.Is(err, os.ErrNotExist):
 		k.problem(dir, err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -12,7 +14,9 @@ import (
 	"eaglebatch/internal/config"
 	"eaglebatch/store"
 	"eaglebatch/store/blob"
+	"eaglebatch/store/genindex"
 	"eaglebatch/store/samples"
+	"eaglebatch/store/states"
 )
 
 // The exit codes.
@@ -139,7 +143,7 @@ func (e *env) exit(err error) int {
 		fmt.Fprintf(e.err, "eaglebatch: error: %s\n", strings.ReplaceAll(msg, "\n", "\neaglebatch: error: "))
 	}
 	if h := hintFor(err, code); h != "" {
-		fmt.Fprintf(e.err, "eaglebatch: hint: %s\n", h)
+		fmt.Fprintf(e.err, "eaglebatch: hint: %s\n", strings.ReplaceAll(h, "\n", "\neaglebatch: hint: "))
 	}
 	return code
 }
@@ -154,6 +158,31 @@ func (e *env) showDecision(err error, d *store.DecisionError) {
 	}
 }
 
+const (
+	hintRedoMerge = "'eaglebatch run --redo merge' makes the samples anew from their sources; states of samples that stay the same are kept"
+	hintRepair    = "'eaglebatch check --repair' "
+)
+
+// fileHint says what helps when a file of a generation, or a plan, is damaged.
+func fileHint(path string) string {
+	switch name := filepath.Base(path); {
+	case filepath.Ext(name) == ".ebb":
+		return hintRepair + "computes the damaged samples anew, into a new generation that points to all that is sound"
+	case filepath.Base(filepath.Dir(path)) == "plans":
+		return "'eaglebatch run' takes the plan from the generation that it belongs to; where that has none, 'eaglebatch run --redo plan' makes it anew"
+	case remakes(name):
+		return hintRepair + "makes " + name + " anew from ledger, plan and model"
+	}
+	return "restore " + path + " from a copy"
+}
+
+// remakes: the files of a generation that follow from others.
+func remakes(name string) bool {
+	return slices.Contains([]string{states.ManifestName, states.IndexName, states.PlanName, genindex.LeaseName, headName}, name)
+}
+
+const headName = "target_head.safetensors"
+
 func hintFor(err error, code int) string {
 	var h hinted
 	if errors.As(err, &h) {
@@ -165,7 +194,14 @@ func hintFor(err error, code int) string {
 	}
 	var s *samples.CorruptError
 	if errors.As(err, &s) {
-		return "'eaglebatch run --redo merge' makes the samples anew from their sources; states of samples that stay the same are kept"
+		return hintRedoMerge
+	}
+	var b *blob.CorruptError
+	if errors.As(err, &b) {
+		return fileHint(b.Path)
+	}
+	if errors.Is(err, extract.ErrQuarantined) {
+		return "raise extract.max_quarantined to seal without them; 'eaglebatch extract --retry-quarantined' then tries them again"
 	}
 	if errors.Is(err, extract.ErrQuarantined) {
 		return "raise extract.max_quarantined and run again: nothing is computed twice; 'extract --retry-quarantined' then tries the missing samples once more"
@@ -181,7 +217,7 @@ func hintFor(err error, code int) string {
 	case ExitNewer:
 		return "use the version of eaglebatch that wrote it, or a newer one"
 	case ExitDamage:
-		return "see what is hit with 'eaglebatch check --full'; 'eaglebatch check --repair' recomputes damaged samples"
+		return "'eaglebatch check --full' says what is hit and what helps"
 	case ExitEngine:
 		return "check the engine with 'eaglebatch doctor', then run again; 'run --wait' tries again by itself"
 	case ExitDiskFull:

@@ -1,8 +1,14 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 
+	"eaglebatch/extract"
+	"eaglebatch/extract/model"
 	"eaglebatch/store"
 	"eaglebatch/store/states"
 
@@ -14,17 +20,25 @@ func covers(d store.DamagedEntry, p states.Problem) bool {
 	return int(d.Blob) == p.Blob && (d.Whole || int(d.Entry) == p.Entry)
 }
 
-// repair plans anew and records what is damaged: the new generation points to
-// every sound sample and computes the damaged ones. What is damaged stays where
-// it is, since the rest of its blob is still in use. The old plan is put out of
-// force first: damage that is on record is not found again, so whoever goes on
-// after an interruption must see that the plan is not done.
+// repair makes anew what follows from other files, and computes damaged states
+// again: it plans anew and records what is damaged, so that the new generation
+// points to every sound sample and computes the damaged ones. What is damaged
+// stays where it is, since the rest of its blob is still in use. The old plan is
+// put out of force first: damage that is on record is not found again, so
+// whoever goes on after an interruption must see that the plan is not done.
 func (k *checker) repair() error {
+	var reseal []uint32
 	for _, p := range k.doc.Problems {
-		if p.Blob < 0 {
-			return withHint(fmt.Errorf("%w: %s; only blobs can be repaired by computing samples anew", errDamage, p), "restore %s from a copy, or delete the generation and run again", p.Path)
-		}
 		fmt.Fprintln(k.out, p)
+		switch {
+		case p.Blob >= 0:
+		case p.Generation != 0 && remakes(filepath.Base(p.Path)):
+			if !slices.Contains(reseal, p.Generation) {
+				reseal = append(reseal, p.Generation)
+			}
+		default:
+			return withHint(fmt.Errorf("%w: %s; nothing was repaired", errDamage, p), "%s", p.Hint)
+		}
 	}
 	cfg, err := k.load(k.c)
 	if err != nil {
@@ -35,8 +49,18 @@ func (k *checker) repair() error {
 		if err != nil {
 			return err
 		}
-		if len(k.damaged) == 0 {
-			return j.goOn(k.c.Context)
+		slices.Sort(reseal) // older ones first: the manifests of newer ones name theirs
+		for _, gen := range reseal {
+			if err := j.reseal(k.c.Context, gen); err != nil {
+				return fmt.Errorf("generation %d: %w", gen, err)
+			}
+			fmt.Fprintf(k.out, "generation %d is sealed anew\n", gen)
+		}
+		if begun, err := k.unfinished(); err != nil || len(k.damaged) == 0 {
+			if err == nil && begun {
+				err = j.goOn(k.c.Context)
+			}
+			return err
 		}
 		if err := j.runner().Redo(k.c.Context, store.PhasePlan); err != nil {
 			return err
@@ -53,6 +77,25 @@ func (k *checker) repair() error {
 		}
 		return j.goOn(k.c.Context)
 	})
+}
+
+// reseal makes the files of a generation anew that follow from others.
+func (j *job) reseal(ctx context.Context, gen uint32) (err error) {
+	var g store.GenerationRow
+	if err := j.ws.View(func(r store.Reader) (err error) {
+		g, _, err = r.Generation(gen)
+		return err
+	}); err != nil {
+		return err
+	}
+	head, err := model.OpenHead(j.cfg.Model)
+	switch {
+	case err == nil:
+		defer func() { err = errors.Join(err, head.Close()) }()
+	case !isNoWeights(err):
+		return fmt.Errorf("model %q: %w", j.cfg.Model, err)
+	}
+	return extract.Reseal(ctx, j.ws, g, head, j.modelF, j.rep)
 }
 
 // unfinished says whether a repair was begun and interrupted.
@@ -72,8 +115,11 @@ func (k *checker) unfinished() (bool, error) {
 // rebuild makes one of the two forms of the ledger from the other.
 func (e *env) rebuild(c *cli.Context, dir string) error {
 	fn, from, to := store.RebuildManifest, "checkpoints.jsonl", "manifest.db"
-	if c.Bool("rebuild-log") {
+	switch {
+	case c.Bool("rebuild-log"):
 		fn, from, to = store.RebuildLog, "manifest.db", "checkpoints.jsonl"
+	case c.Bool("rebuild-marker"):
+		fn, from, to = store.RebuildMarker, "checkpoints.jsonl", "EAGLEBATCH"
 	}
 	if err := fn(c.Context, dir, store.Options{FS: e.fs, Command: "check"}); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"eaglebatch/extract"
+	"eaglebatch/extract/backend"
 	"eaglebatch/ingest"
 	"eaglebatch/internal/config"
 	"eaglebatch/internal/fsx"
@@ -214,6 +215,9 @@ func (j *job) finished(ctx context.Context, r extract.Result, did bool) error {
 		}); err != nil {
 			return err
 		}
+		if err := j.stillThere(ctx, g); err != nil {
+			return err
+		}
 	}
 	if j.c.Bool("json") {
 		if err := j.printJSON(map[string]any{"generation": generationDoc(j.ws.Dir(), g), "did": did}); err != nil {
@@ -262,7 +266,17 @@ func (j *job) preflight(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	info, perr := preflight(ctx, b, j.preflightTokens())
+	// An engine may load its model first, and one that hangs says nothing.
+	stall := j.cfg.Extract.Stall
+	if stall <= 0 {
+		stall = time.Hour
+	}
+	pctx, stop := context.WithTimeoutCause(ctx, stall, fmt.Errorf("no answer for %s: %w", stall, backend.ErrUnavailable))
+	info, perr := preflight(pctx, b, j.preflightTokens())
+	if perr != nil && pctx.Err() != nil {
+		perr = context.Cause(pctx)
+	}
+	stop()
 	if perr == nil {
 		perr = j.suitServers(ctx, b)
 	}

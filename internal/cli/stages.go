@@ -131,7 +131,7 @@ func (j *job) extractOptions(ctx context.Context) (extract.Options, func(), erro
 	o := extract.Options{
 		Backend: b, MinTop1: x.MinTop1, Memory: int64(x.Memory), Threads: x.Threads,
 		MaxQuarantined: x.MaxQuarantined, Reserve: j.cfg.Plan.Reserve,
-		Patience: x.Patience, Grace: x.Grace, Interrupt: j.interrupt,
+		Patience: x.Patience, Stall: x.Stall, Grace: x.Grace, Interrupt: j.interrupt,
 	}
 	if j.cfg.Extract.Backend == "synthetic" {
 		return o, done, nil

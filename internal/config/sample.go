@@ -48,6 +48,7 @@ extract:
   # max_quarantined: 1%          # of the samples, or a number of them; more and nothing is sealed
   # min_top1: 0.1                # share of supervised rows that must rank the next token first; 0: no check
   # patience: 10m                # for an engine that does not answer
+  # stall: 0s                    # without an answer an engine is taken for dead; 0s: after ten minutes, an hour before its first
   # grace: 30s                   # for the open blobs, after an interrupt
   # compute: fp32                # native: or bf16
   # engine_dtype: bf16          # what the engine gives where plan.dtype is fp8

@@ -3,9 +3,12 @@
 //
 // Points are armed by the environment:
 //
-//	EAGLEBATCH_FAULT=NAME:N[:kill|err]   at the N-th hit (from 1) of NAME
-//	EAGLEBATCH_FAULT=*:N[:kill|err]      at the N-th hit of any point
-//	EAGLEBATCH_FAULT_HITS=FILE           appends the point's name at every hit
+//	EAGLEBATCH_FAULT=NAME:N[:kill|err|stop]   at the N-th hit (from 1) of NAME
+//	EAGLEBATCH_FAULT=*:N[:kill|err|stop]      at the N-th hit of any point
+//	EAGLEBATCH_FAULT_HITS=FILE                appends the point's name at every hit
+//
+// kill is SIGKILL, err an error that the point returns, and stop is SIGSTOP: the
+// process stands at the point until somebody ends it or lets it go on.
 //
 // # Concurrency
 //
@@ -16,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,11 +29,18 @@ import (
 // ErrInjected is matched by every error that an armed point returns.
 var ErrInjected = errors.New("injected fault")
 
+// What an armed point does.
+const (
+	modeKill = "kill"
+	modeErr  = "err"
+	modeStop = "stop"
+)
+
 // Set counts hits and fires the armed point. A nil *Set never fires.
 type Set struct {
 	name string
 	at   int64
-	kill bool
+	mode string // kill, err or stop
 	hits string
 
 	mu    sync.Mutex
@@ -48,21 +59,18 @@ func FromEnv(getenv func(string) string) (*Set, error) {
 	}
 	f := strings.Split(spec, ":")
 	if len(f) < 2 || len(f) > 3 {
-		return nil, fmt.Errorf("EAGLEBATCH_FAULT %q: want NAME:N[:kill|err]", spec)
+		return nil, fmt.Errorf("EAGLEBATCH_FAULT %q: want NAME:N[:kill|err|stop]", spec)
 	}
 	n, err := strconv.ParseInt(f[1], 10, 64)
 	if err != nil || n < 1 {
 		return nil, fmt.Errorf("EAGLEBATCH_FAULT %q: %q is no hit number", spec, f[1])
 	}
-	s.name, s.at, s.kill = f[0], n, true
+	s.name, s.at, s.mode = f[0], n, modeKill
 	if len(f) == 3 {
-		switch f[2] {
-		case "kill":
-		case "err":
-			s.kill = false
-		default:
-			return nil, fmt.Errorf("EAGLEBATCH_FAULT %q: %q is neither kill nor err", spec, f[2])
-		}
+		s.mode = f[2]
+	}
+	if !slices.Contains([]string{modeKill, modeErr, modeStop}, s.mode) {
+		return nil, fmt.Errorf("EAGLEBATCH_FAULT %q: %q is neither kill nor err nor stop", spec, s.mode)
 	}
 	if s.name != "*" && !known(Point(s.name)) {
 		return nil, fmt.Errorf("EAGLEBATCH_FAULT %q: no such point", spec)
@@ -72,7 +80,7 @@ func FromEnv(getenv func(string) string) (*Set, error) {
 
 // New arms one point in-process, for tests that want a returned error.
 func New(p Point, at int64) *Set {
-	return &Set{name: string(p), at: at}
+	return &Set{name: string(p), at: at, mode: modeErr}
 }
 
 // Hit records that p was reached, and fails or kills the process when p is
@@ -96,11 +104,14 @@ func (s *Set) Hit(p Point) error {
 	if !fire {
 		return nil
 	}
-	if s.kill {
+	switch s.mode {
+	case modeKill:
 		// SIGKILL runs nothing afterwards: no deferred call, no flush. The
 		// parent can tell it from any real failure.
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
+	case modeStop:
+		return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	}
 	return fmt.Errorf("%w at %s hit %d", ErrInjected, p, s.at)
 }

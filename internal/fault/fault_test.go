@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func env(spec, hits string) func(string) string {
@@ -105,6 +106,35 @@ func TestKill(t *testing.T) {
 	}
 	if ws, ok := x.Sys().(syscall.WaitStatus); !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL {
 		t.Errorf("the child ended with %v", err)
+	}
+}
+
+// TestStop: a child stands still at its point, and goes on when it is let.
+func TestStop(t *testing.T) {
+	if os.Getenv("EAGLEBATCH_FAULT") != "" {
+		s, err := FromEnv(os.Getenv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Hit(GCAfterTrash); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestStop$")
+	cmd.Env = append(os.Environ(), "EAGLEBATCH_FAULT=gc.after-trash:1:stop")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if info.Code != 5 { // CLD_STOPPED
+		t.Errorf("the child did not stop: code %d", info.Code)
+	}
+	if err := errors.Join(cmd.Process.Signal(syscall.SIGCONT), cmd.Wait()); err != nil {
+		t.Errorf("the child did not go on: %v", err)
 	}
 }
 

@@ -44,6 +44,16 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
+// OpenCommitted is Open for an index of which the ledger says that it is there:
+// that it is gone is damage.
+func OpenCommitted(path string) (*File, error) {
+	f, err := Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		err = &blob.CorruptError{Path: path, Offset: -1, What: "index", Err: err}
+	}
+	return f, err
+}
+
 func mapFile(path string, osf *os.File) (*File, error) {
 	st, err := osf.Stat()
 	if err != nil {

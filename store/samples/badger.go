@@ -179,18 +179,39 @@ func isDiskFault(err error) bool {
 	return errors.As(err, &sys) && sys != syscall.ENOENT
 }
 
+// openError makes of Badger's reason not to open a database what it is: the
+// system's, or damage.
+func openError(dir string, err error) error {
+	if err = fsx.Unflatten(err); isDiskFault(err) || isLocked(err) {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	return &CorruptError{Path: dir, Err: err}
+}
+
+// unreadable makes of an error that a database logged while it was only read
+// what it is: what was to be read is damaged, or the disk failed.
+func unreadable(dir string, err error) error {
+	if err = fsx.Unflatten(err); isDiskFault(err) {
+		return err
+	}
+	return &CorruptError{Path: dir, Err: err}
+}
+
 // openReadOnly opens the database in dir for reading. After a killed writer
 // Badger refuses that until it has been opened for writing once, which
-// replays its logs.
-func openReadOnly(dir string, o Options) (*badger.DB, *poison, error) {
+// replays its logs; a sealed one had been closed.
+func openReadOnly(dir string, o Options, sealed bool) (*badger.DB, *poison, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, nil, &CorruptError{Path: dir, Err: err}
+	}
+	if err := checkTables(dir); err != nil {
+		return nil, nil, err
 	}
 	open := func(ro bool) (*badger.DB, *poison, error) {
 		p := newPoison(dir, nil)
 		db, err := badger.Open(badgerOptions(dir, o.memory(), p).WithReadOnly(ro))
-		if err == nil {
-			p.fail = o.Fail
+		if err == nil && o.Fail != nil {
+			p.fail = func(err error) { o.Fail(unreadable(dir, err)) }
 		}
 		return db, p, err
 	}
@@ -201,8 +222,8 @@ func openReadOnly(dir string, o Options) (*badger.DB, *poison, error) {
 	switch err = fsx.Unflatten(err); {
 	case isLocked(err):
 		return nil, nil, fmt.Errorf("%s: is being written by another process: %w", dir, err)
-	case isDiskFault(err):
-		return nil, nil, fmt.Errorf("%s: %w", dir, err)
+	case isDiskFault(err), sealed:
+		return nil, nil, openError(dir, err)
 	}
 	if err := o.guard(spaceNeed(0, o.memory())); err != nil {
 		return nil, nil, err
@@ -212,7 +233,7 @@ func openReadOnly(dir string, o Options) (*badger.DB, *poison, error) {
 	}
 	db, p, err = open(false)
 	if err != nil {
-		return nil, nil, &CorruptError{Path: dir, Err: fsx.Unflatten(err)}
+		return nil, nil, openError(dir, err)
 	}
 	p.hold.Store(true)
 	if err := p.closeDB(db); err != nil {
@@ -220,7 +241,7 @@ func openReadOnly(dir string, o Options) (*badger.DB, *poison, error) {
 	}
 	db, p, err = open(true)
 	if err != nil {
-		return nil, nil, &CorruptError{Path: dir, Err: err}
+		return nil, nil, openError(dir, err)
 	}
 	return db, p, nil
 }

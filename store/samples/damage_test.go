@@ -82,6 +82,10 @@ func TestDamagedRecords(t *testing.T) {
 		}
 		flip(t, logs[0], 20_000)
 		isCorrupt(t, Verify(ctx, dir, 60, small()))
+		isCorrupt(t, CheckSealed(dir, 61))
+		if err := CheckSealed(dir, 60); err != nil {
+			t.Errorf("the sizes are right: %v", err)
+		}
 		s, err := Open(dir, 60, small())
 		if err != nil {
 			t.Fatal(err)
@@ -122,6 +126,42 @@ func TestDamagedRecords(t *testing.T) {
 	})
 }
 
+// TestShortDatabase: a file of Badger's that is cut ends in an error, not in a
+// panic of a goroutine of Badger's; also where no list of files helps.
+func TestShortDatabase(t *testing.T) {
+	ctx := context.Background()
+	for _, listed := range []bool{true, false} {
+		for _, cut := range []int64{0, 1, 3, 4, 100} {
+			dir, _ := sealed(t)
+			if !listed {
+				for _, name := range []string{sealName, listName} {
+					if err := os.Remove(filepath.Join(dir, name)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			tables, err := filepath.Glob(filepath.Join(dir, dbName, "*.sst"))
+			if err != nil || len(tables) == 0 {
+				t.Fatalf("tables %v, error %v", tables, err)
+			}
+			st, err := os.Stat(tables[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			size := cut
+			if cut > 4 {
+				size = st.Size() - cut
+			}
+			if err := os.Truncate(tables[0], size); err != nil {
+				t.Fatal(err)
+			}
+			isCorrupt(t, Verify(ctx, dir, 60, small()))
+			_, err = Open(dir, 60, small())
+			isCorrupt(t, err)
+		}
+	}
+}
+
 func TestTooManyRecords(t *testing.T) {
 	ctx := context.Background()
 	t.Run("a record too many", func(t *testing.T) {
@@ -151,8 +191,13 @@ func flip(t *testing.T, path string, off int) {
 	}
 }
 
+// overwrite changes a record of a sealed generation, as none but a writer could
+// that also makes the list of files anew: here there is none.
 func overwrite(t *testing.T, dir string, key, value []byte) {
 	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, sealName), []byte(`{"format":1,"rows":60}`), 0o666); err != nil {
+		t.Fatal(err)
+	}
 	db, err := badger.Open(badgerOptions(filepath.Join(dir, dbName), 32<<20, newPoison(dir, nil)))
 	if err != nil {
 		t.Fatal(err)

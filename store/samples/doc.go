@@ -7,6 +7,7 @@
 //
 //	DIR/db/          Badger, one record a sample
 //	DIR/index.rows   the row index
+//	DIR/db.json      JSON, size and xxh64 of each file in db/ as sealed
 //	DIR/SEALED       JSON, written last: the generation is complete
 //
 // A key is the dataset (4 bytes, big-endian), then the sample's index in it

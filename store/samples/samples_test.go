@@ -304,7 +304,14 @@ func TestGuardStopsBeforeWriting(t *testing.T) {
 func TestOrderOfDurability(t *testing.T) {
 	var ops []string
 	o := small()
-	o.FS = &fsx.FS{Trace: func(op fsx.Op) { ops = append(ops, fmt.Sprint(op.Kind, " ", filepath.Base(op.Path))) }}
+	synced := map[string]bool{} // Badger's files
+	o.FS = &fsx.FS{Trace: func(op fsx.Op) {
+		if name := filepath.Base(op.Path); filepath.Base(filepath.Dir(op.Path)) == dbName {
+			synced[name] = synced[name] || op.Kind == fsx.OpSync
+			return
+		}
+		ops = append(ops, fmt.Sprint(op.Kind, " ", filepath.Base(op.Path)))
+	}}
 	w := mustWriter(t, filepath.Join(t.TempDir(), "000001"), 0, o)
 	ops = nil
 	mustAppend(t, w, makeSamples(1, 0, 3))
@@ -315,9 +322,17 @@ func TestOrderOfDurability(t *testing.T) {
 	if err := w.Seal(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"close index.rows", "create SEALED.tmp", "write SEALED.tmp", "fsync SEALED.tmp", "close SEALED.tmp", "rename SEALED", "dirsync 000001"}
+	want := []string{"close index.rows", "dirsync db"}
+	for _, name := range []string{"db.json", "SEALED"} {
+		want = append(want, "create "+name+".tmp", "write "+name+".tmp", "fsync "+name+".tmp", "close "+name+".tmp", "rename "+name, "dirsync 000001")
+	}
 	if d := cmp.Diff(want, ops); d != "" {
 		t.Errorf("seal (-want +got):\n%s", d)
+	}
+	for _, name := range []string{"MANIFEST", "000001.vlog"} {
+		if !synced[name] {
+			t.Errorf("%s is not synced before the seal: %v", name, synced)
+		}
 	}
 }
 

@@ -2,10 +2,8 @@ package samples
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/dgraph-io/badger/v4"
@@ -22,14 +20,19 @@ type Store struct {
 // Open opens dir for reading; rows, the ledger's count, must be there. The
 // logs of a killed writer are replayed first.
 func Open(dir string, rows int64, o Options) (*Store, error) {
-	st, err := os.Stat(filepath.Join(dir, rowsName))
+	if err := CheckRows(dir, rows); err != nil {
+		return nil, err
+	}
+	mark, sealed, err := readSeal(dir)
 	if err != nil {
-		return nil, &CorruptError{Path: dir, Err: err}
+		return nil, err
 	}
-	if st.Size() < rowsHead+rows*rowSize {
-		return nil, shortRows(filepath.Join(dir, rowsName), st.Size(), rows)
+	if sealed {
+		if err := checkFiles(context.Background(), dir, mark, false); err != nil {
+			return nil, err
+		}
 	}
-	db, p, err := openReadOnly(filepath.Join(dir, dbName), o)
+	db, p, err := openReadOnly(filepath.Join(dir, dbName), o, sealed)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +44,7 @@ func (s *Store) Get(ctx context.Context, dataset uint32, index uint64) (*Sample,
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := s.poison.check(); err != nil {
+	if err := s.poisoned(); err != nil {
 		return nil, err
 	}
 	var out *Sample
@@ -73,6 +76,15 @@ func (s *Store) Get(ctx context.Context, dataset uint32, index uint64) (*Sample,
 	return out, nil
 }
 
+// poisoned returns an error that Badger only logged: of a database that is only
+// read, it is something that cannot be read.
+func (s *Store) poisoned() error {
+	if err := s.poison.check(); err != nil {
+		return unreadable(s.dir, err)
+	}
+	return nil
+}
+
 // Close closes the store; no Get may be running.
 func (s *Store) Close() error { return s.poison.closeDB(s.db) }
 
@@ -90,7 +102,10 @@ func Verify(ctx context.Context, dir string, rows int64, o Options) error {
 	if err != nil {
 		return err
 	}
-	_, sealed, err := Sealed(dir)
+	mark, sealed, err := readSeal(dir)
+	if err == nil && sealed {
+		err = checkFiles(ctx, dir, mark, true)
+	}
 	if err != nil {
 		return errors.Join(err, s.Close())
 	}
@@ -108,7 +123,7 @@ func (s *Store) verify(ctx context.Context, index *Rows, sealed bool) (n int64, 
 		it := txn.NewIterator(o)
 		defer it.Close()
 		for it.Rewind(); it.Valid() && (sealed || n < index.Len()); it.Next() {
-			if err := errors.Join(ctx.Err(), s.poison.check()); err != nil {
+			if err := errors.Join(ctx.Err(), s.poisoned()); err != nil {
 				return err
 			}
 			if err := s.verifyItem(it.Item(), index, n); err != nil {
@@ -116,7 +131,7 @@ func (s *Store) verify(ctx context.Context, index *Rows, sealed bool) (n int64, 
 			}
 			n++
 		}
-		return s.poison.check()
+		return s.poisoned()
 	})
 	return n, err
 }
@@ -144,49 +159,4 @@ func (s *Store) verifyItem(item *badger.Item, index *Rows, i int64) error {
 		return &CorruptError{Path: s.dir, Key: keyName(dataset, number), Err: err}
 	}
 	return nil
-}
-
-// Look checks, without reading a record, that the files of the generation in
-// dir are there, rows long and, where it should be, marked as sealed.
-func Look(dir string, rows int64, sealed bool) error {
-	index := filepath.Join(dir, rowsName)
-	st, err := os.Stat(index)
-	if err == nil && st.Size() < rowsHead+rows*rowSize {
-		return shortRows(index, st.Size(), rows)
-	}
-	if err == nil {
-		_, err = os.Stat(filepath.Join(dir, dbName))
-	}
-	if err != nil {
-		return &CorruptError{Path: dir, Err: err}
-	}
-	if !sealed {
-		return nil
-	}
-	n, ok, err := Sealed(dir)
-	switch {
-	case err != nil:
-		return err
-	case !ok:
-		return &CorruptError{Path: dir, Err: fmt.Errorf("%s is missing", sealName)}
-	case n != rows:
-		return &CorruptError{Path: dir, Err: fmt.Errorf("is sealed with %d rows, the ledger counts %d", n, rows)}
-	}
-	return nil
-}
-
-// Sealed reads the mark of a sealed generation: its number of rows.
-func Sealed(dir string) (rows int64, ok bool, err error) {
-	b, err := os.ReadFile(filepath.Join(dir, sealName))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, false, nil
-	}
-	if err != nil {
-		return 0, false, err
-	}
-	var s seal
-	if err := json.Unmarshal(b, &s); err != nil {
-		return 0, false, &CorruptError{Path: filepath.Join(dir, sealName), Err: err}
-	}
-	return s.Rows, true, nil
 }

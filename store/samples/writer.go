@@ -2,10 +2,8 @@ package samples
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -14,14 +12,6 @@ import (
 	"eaglebatch/internal/fault"
 	"eaglebatch/internal/fsx"
 )
-
-const sealName = "SEALED"
-
-// seal is the content of the SEALED file.
-type seal struct {
-	Format int   `json:"format"`
-	Rows   int64 `json:"rows"`
-}
 
 // Writer fills one generation. Not safe for concurrent use.
 type Writer struct {
@@ -72,17 +62,17 @@ func openForWriting(dir string, rows int64, o Options, p *poison) (*badger.DB, e
 	if rows == 0 {
 		err = emptyDir(o.FS, path)
 	} else {
-		err = mendManifest(o.FS, path)
+		err = errors.Join(mendManifest(o.FS, path), checkTables(path))
 	}
 	if err != nil {
 		return nil, err
 	}
 	db, err := badger.Open(badgerOptions(path, o.memory(), p))
 	if err != nil {
-		if err = fsx.Unflatten(err); rows > 0 && !isDiskFault(err) && !isLocked(err) {
-			err = &CorruptError{Path: path, Err: err}
+		if rows > 0 {
+			return nil, openError(path, err)
 		}
-		return nil, err
+		return nil, fsx.Unflatten(err)
 	}
 	if err := o.FS.SyncDir(dir); err != nil {
 		return nil, errors.Join(err, p.closeDB(db))
@@ -238,9 +228,7 @@ func (w *Writer) Seal(ctx context.Context) error {
 	if err := Verify(ctx, w.dir, rows, w.o); err != nil {
 		return err
 	}
-	return w.o.FS.WriteFileAtomic(filepath.Join(w.dir, sealName), func(f io.Writer) error {
-		return json.NewEncoder(f).Encode(seal{Format: 1, Rows: rows})
-	})
+	return writeSeal(ctx, w.o.FS, w.dir, rows)
 }
 
 // Close closes the writer; what was added but not flushed is gone.

@@ -85,11 +85,15 @@ func Open(dir string, partial bool) (*Generation, error) {
 	case errors.Is(err, os.ErrNotExist) && partial:
 		g.partial, name = true, PlanName
 	case errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("%s: not sealed: there is no %s", dir, ManifestName)
+		return nil, fmt.Errorf("%s: not sealed: %s: %w", dir, ManifestName, os.ErrNotExist)
 	default:
 		return nil, err
 	}
-	g.index, err = genindex.Open(filepath.Join(dir, name))
+	open := genindex.OpenCommitted
+	if g.partial {
+		open = genindex.Open // it may not be there yet
+	}
+	g.index, err = open(filepath.Join(dir, name))
 	return g, err
 }
 
@@ -154,8 +158,11 @@ func (g *Generation) At(i int64) (*Sample, error) {
 		return nil, err
 	}
 	r, release, err := g.reader(path, p)
-	if errors.Is(err, os.ErrNotExist) && g.partial {
+	switch {
+	case errors.Is(err, os.ErrNotExist) && g.partial && filepath.Dir(path) == g.dir:
 		return nil, fmt.Errorf("position %d: blob %d is not extracted yet: %w", i, p.Blob, ErrAbsent)
+	case errors.Is(err, os.ErrNotExist):
+		return nil, &blob.CorruptError{Path: path, Offset: -1, What: "blob", Err: err}
 	}
 	if err != nil {
 		return nil, err

@@ -25,6 +25,9 @@ type Problem struct {
 	First  int    `json:"first_row"`
 	Rows   int    `json:"rows"`
 	Error  string `json:"error"`
+	// Generation it is in, 0 where none; and what helps, where that is known.
+	Generation uint32 `json:"generation,omitempty"`
+	Hint       string `json:"hint,omitempty"`
 }
 
 // String is the problem in one line.
@@ -205,7 +208,8 @@ func (v *verifier) extra(known map[string]bool) error {
 	}
 	for _, e := range ents {
 		if !known[e.Name()] && (v.o.Owned == nil || !v.o.Owned(e.Name())) {
-			v.problem(e.Name(), errors.New("is not part of the generation"))
+			v.report(Problem{Path: filepath.Join(v.dir, e.Name()), Offset: -1, Blob: -1, Entry: -1, Layer: -1,
+				Error: "is not part of the generation", Hint: "move " + filepath.Join(v.dir, e.Name()) + " away"})
 		}
 	}
 	return nil
