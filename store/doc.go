@@ -62,6 +62,31 @@
 // and reserve.bin. A write that says it was done and was not is found by the
 // run, the next one or check --full.
 //
+// # Drills
+//
+// What each drill, in the root of the module, proves:
+//
+//	TestDrillEnumeration       an error or SIGKILL at every hit of every named point, and again while
+//	                           resuming: the bytes of the undisturbed run, bounded work done twice
+//	TestDrillOrder             write, fsync, rename, fsync of the directory, ledger, for each kind of file
+//	TestDrillPowerCut          the same after power cuts at random moments, on ext4 and xfs
+//	TestDrillPowerCutAtPoints  and at named points of every phase
+//	TestDrillGC                and while gc deletes
+//	TestDrillFullDisk          a full disk stops with 28 and goes on when there is room
+//	TestDrillFailingDisk       a failed write, fsync or rename ends the run and is not tried again
+//	TestDrillDamage            each command answers as before or refuses with 12, names the file, and its
+//	                           hint leads back to the states there were
+//	TestDrillEngineFaults      nothing that an engine returned wrongly is stored
+//	TestDrillSecondProcess     one writer at a time, readers at any moment
+//	TestDrillSignals           SIGINT and SIGTERM end in order at every phase, with --on-stop
+//	TestDrillLease             gc leaves what is being read
+//	TestDrillUsers, Umask      others see what they may and change nothing
+//	TestDrillPaths, Clock      odd names, links, long paths; times in the future
+//
+// Not promised: what a disk returns wrongly without an error is found by a full
+// check, not before; a filesystem that lies about fsync can lose what was
+// acknowledged.
+//
 // # Concurrency
 //
 // One process at a time holds a Workspace. Its methods may be called from many
