@@ -199,6 +199,9 @@ func publish(fs *fsx.FS, f *fsx.File, path string) error {
 		return errors.Join(err, f.Close(), fs.Remove(f.Name()))
 	}
 	if err := fs.Publish(f, path); err != nil {
+		if rerr := fs.Remove(f.Name()); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
 		return err
 	}
 	return fs.Point(fault.ExportAfterRename)

@@ -279,3 +279,25 @@ func TestStatesRoom(t *testing.T) {
 		t.Errorf("room: %v", err)
 	}
 }
+
+// TestStatesLeavesNothing: a file that cannot get its name is not left under
+// another.
+func TestStatesLeavesNothing(t *testing.T) {
+	gen, out := generation(t, nil), filepath.Join(t.TempDir(), "out")
+	o := StatesOptions{FS: &fsx.FS{}, Generation: gen, Layout: "modelopt", Dir: out}
+	if _, err := States(t.Context(), o, progress.Nop{}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(out, "0000000001.pt")
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := States(t.Context(), o, progress.Nop{}); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a directory in the place of a file: %v", err)
+	}
+	for name := range tree(t, out) {
+		if strings.HasSuffix(name, fsx.TempSuffix) {
+			t.Errorf("%s was left", name)
+		}
+	}
+}
