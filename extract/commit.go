@@ -30,7 +30,7 @@ func (r *run) record(ctx context.Context, no int, info blob.Info, absent map[int
 		Quarantined: int64(info.Absent), Hash: info.Hash, Losses: r.layerLosses(info.Losses),
 	}
 	r.mu.Lock()
-	busy := r.engineTime()
+	busy := r.clock.book()
 	r.mu.Unlock()
 	err := r.ws.Update(ctx, fmt.Sprintf("blob %d", no), func(tx *store.Tx) error {
 		if err := tx.PutBlob(row); err != nil {

@@ -66,3 +66,38 @@ func (s *slot) busyFor(now time.Time) time.Duration {
 	}
 	return s.busyTime + now.Sub(s.busy)
 }
+
+// engineClock counts the time in which any slot is busy: what one waits for,
+// however many slots share the work. Guarded by run.mu.
+type engineClock struct {
+	busy   int       // slots
+	since  time.Time // counted up to here
+	total  time.Duration
+	booked time.Duration // of total, what the ledger has
+}
+
+func (c *engineClock) count(now time.Time) {
+	if c.busy > 0 {
+		c.total += now.Sub(c.since)
+	}
+	c.since = now
+}
+
+func (c *engineClock) start(now time.Time) {
+	c.count(now)
+	c.busy++
+}
+
+func (c *engineClock) stop(now time.Time) {
+	c.count(now)
+	c.busy--
+}
+
+// book returns the seconds that the ledger does not have yet; it is told them
+// then.
+func (c *engineClock) book() float64 {
+	c.count(time.Now())
+	d := c.total - c.booked
+	c.booked = c.total
+	return d.Seconds()
+}

@@ -53,7 +53,7 @@ type run struct {
 	trouble map[entryKey]*trouble
 	streak  map[entryKey]bool // samples that failed since the last one that did not
 	nextID  uint64
-	booked  time.Duration // engine time that the ledger has
+	clock   engineClock
 }
 
 // costs are the numbers of a blob that scheduling needs.
@@ -214,18 +214,6 @@ func (r *run) wanted() (n int64) {
 		}
 	}
 	return n
-}
-
-// engineTime is the time that slots were busy and the ledger does not know of
-// yet, in seconds; the ledger is then told. Held: run.mu.
-func (r *run) engineTime() float64 {
-	var all time.Duration
-	for _, s := range r.slots {
-		all += s.busyFor(time.Now())
-	}
-	d := all - r.booked
-	r.booked = all
-	return d.Seconds()
 }
 
 // spaceError tells a full disk apart from other errors of writing.

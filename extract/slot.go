@@ -245,6 +245,7 @@ func (s *slot) send(rq *request) *request {
 	if len(s.inflight) == 0 {
 		s.busy = time.Now()
 		s.heard = s.busy
+		s.r.clock.start(s.busy)
 	}
 	s.inflight[rq.id] = rq
 	return rq
@@ -264,5 +265,10 @@ func (s *slot) unbook(rq *request) {
 
 // idle notes that nothing is in flight any more. Held: run.mu.
 func (s *slot) idle() {
-	s.busyTime, s.busy = s.busyFor(time.Now()), time.Time{}
+	if s.busy.IsZero() {
+		return
+	}
+	now := time.Now()
+	s.busyTime, s.busy = s.busyFor(now), time.Time{}
+	s.r.clock.stop(now)
 }

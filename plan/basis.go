@@ -31,6 +31,9 @@ func (b Bucket) rate() float64 {
 	return float64(b.Tokens) / b.Seconds
 }
 
+// ratio is bytes on disk a raw byte.
+func (b Bucket) ratio() float64 { return float64(b.Bytes) / float64(b.RawBytes) }
+
 // Basis is what bytes and hours are foretold from. Zero means unknown: bytes
 // are then raw bytes, and no hours are claimed.
 type Basis struct {

@@ -64,7 +64,7 @@ func Probe(ctx context.Context, ws *store.Workspace, o Options, n int, run Probe
 	if o, err = o.withDefaults(); err != nil {
 		return pr, err
 	}
-	var lists [][]ProbeSample
+	var lists [][]ProbeSample // one a stratum, then the mixture
 	var strata []*stratum
 	err = ws.View(func(r store.Reader) (err error) {
 		p, err := newPlanner(ws, r, o)
@@ -79,8 +79,9 @@ func Probe(ctx context.Context, ws *store.Workspace, o Options, n int, run Probe
 			return errors.New("nothing is left to compute, so there is nothing to probe")
 		}
 		for _, s := range strata {
-			lists = append(lists, p.probeSamples(s))
+			lists = append(lists, p.probeSamples(s.longestFirst(p.distinct)))
 		}
+		lists = append(lists, p.probeSamples(p.mixture(int64(n), strata)))
 		return nil
 	})
 	if err != nil {
@@ -146,11 +147,47 @@ func (p *planner) stratify(n int64) []*stratum {
 	return out
 }
 
-func (p *planner) probeSamples(s *stratum) []ProbeSample {
-	d := p.distinct
+func (s *stratum) longestFirst(d *distinct) []uint32 {
 	slices.SortFunc(s.picked, func(a, b uint32) int { return int(d.need[b]) - int(d.need[a]) })
-	out := make([]ProbeSample, len(s.picked))
-	for i, n := range s.picked {
+	return s.picked
+}
+
+// mixture picks samples as the plan has them, at equal distances in its order:
+// at least n, and as many as fill a few batches. An engine may remember what it
+// has seen, so those of the strata are passed over where there are enough
+// others.
+func (p *planner) mixture(n int64, strata []*stratum) []uint32 {
+	seen := map[uint32]bool{}
+	for _, s := range strata {
+		for _, i := range s.picked {
+			seen[i] = true
+		}
+	}
+	var all, fresh []uint32
+	for i, source := range p.distinct.source {
+		if source == 0 {
+			all = append(all, uint32(i))
+			if !seen[uint32(i)] {
+				fresh = append(fresh, uint32(i))
+			}
+		}
+	}
+	want := max(n, min(3*fullBatch*int64(len(all))/max(p.newTokens, 1), int64(len(all))/4))
+	want = min(want, int64(len(all)))
+	if int64(len(fresh)) < want {
+		fresh = all
+	}
+	out := make([]uint32, want)
+	for i := range out {
+		out[i] = fresh[int64(i)*int64(len(fresh))/want]
+	}
+	return out
+}
+
+func (p *planner) probeSamples(numbers []uint32) []ProbeSample {
+	d := p.distinct
+	out := make([]ProbeSample, len(numbers))
+	for i, n := range numbers {
 		set, index := p.c.locate(d.merged[n])
 		row := p.c.sets[set]
 		var from uint32
@@ -162,77 +199,80 @@ func (p *planner) probeSamples(s *stratum) []ProbeSample {
 	return out
 }
 
-// runProbe runs the strata one after the other, and the one with most tokens
-// once more at the end: the first run of anything warms up, and how far the two
-// lie apart says how far the rate can be trusted.
+// runProbe runs the strata one after the other, which shows how the rate goes
+// with length and warms the engine up, and then the mixture, as an extraction
+// would: its rate is the plan's, and by it the strata's are corrected.
 func runProbe(ctx context.Context, strata []*stratum, lists [][]ProbeSample, run ProbeRunner, rep progress.Reporter) (pr ProbeResult, err error) {
-	total, main := 0, 0
-	for i, l := range lists {
+	total := 0
+	for _, l := range lists {
 		total += len(l)
-		if strata[i].tokens > strata[main].tokens {
-			main = i
-		}
 	}
-	rep.Start(progress.Phase{Name: "probe", Unit: "samples", Total: int64(total + len(lists[main]))})
+	rep.Start(progress.Phase{Name: "probe", Unit: "samples", Total: int64(total)})
 	defer rep.Finish()
 	measured := make([]Bucket, len(lists))
-	var first Bucket
-	for _, i := range append(upToN(len(lists)), main) {
-		b, err := run(ctx, lists[i])
-		if err != nil {
+	for i, l := range lists {
+		if measured[i], err = run(ctx, l); err != nil {
 			return pr, err
 		}
-		if i == main && first.Seconds == 0 {
-			first = b
-		}
-		b.MaxTokens = int64(strata[i].max)
-		measured[i] = b
-		rep.Add(progress.Delta{Units: int64(len(lists[i])), Tokens: b.Tokens, Bytes: b.Bytes})
+		rep.Add(progress.Delta{Units: int64(len(l)), Tokens: measured[i].Tokens, Bytes: measured[i].Bytes})
 	}
-	return summarize(strata, measured, first, main)
-}
-
-func upToN(n int) []int {
-	out := make([]int, n)
-	for i := range out {
-		out[i] = i
+	mixed := len(strata)
+	for i, s := range strata {
+		measured[i].MaxTokens = int64(s.max)
 	}
-	return out
+	return summarize(strata, measured[:mixed], measured[mixed], lists[mixed])
 }
 
 // summarize weighs the buckets as the plan's tokens are spread over them.
-func summarize(strata []*stratum, measured []Bucket, first Bucket, main int) (ProbeResult, error) {
-	pr := ProbeResult{At: time.Now().UTC()}
-	var tokens, seconds, ratio float64
+func summarize(strata []*stratum, measured []Bucket, mixed Bucket, list []ProbeSample) (ProbeResult, error) {
+	pr := ProbeResult{At: time.Now().UTC(), Samples: mixed.Samples, Tokens: mixed.Tokens, Failed: mixed.Failed}
+	var weights []float64
 	for i, b := range measured {
 		pr.Samples += b.Samples
 		pr.Tokens += b.Tokens
 		pr.Failed += b.Failed
-		if b.rate() == 0 || b.RawBytes == 0 {
-			continue // all of them failed: the neighbours stand for them
+		if b.rate() > 0 && b.RawBytes > 0 { // else all of them failed: the neighbours stand for them
+			pr.Buckets = append(pr.Buckets, b)
+			weights = append(weights, float64(strata[i].tokens))
 		}
-		pr.Buckets = append(pr.Buckets, b)
-		w := float64(strata[i].tokens)
-		tokens += w
-		seconds += w / b.rate()
-		ratio += w * float64(b.Bytes) / float64(b.RawBytes)
 	}
 	if len(pr.Buckets) == 0 {
 		return pr, fmt.Errorf("none of %d samples gave states in measurable time", pr.Samples+pr.Failed)
 	}
+	slower := slowdown(pr.Buckets, mixed, list)
+	var tokens, seconds, ratio, spread float64
+	for i := range pr.Buckets {
+		b := &pr.Buckets[i]
+		b.Seconds *= slower
+		tokens += weights[i]
+		seconds += weights[i] / b.rate()
+		ratio += weights[i] * b.ratio()
+	}
 	pr.Ratio, pr.Rate = ratio/tokens, tokens/seconds
-	var spread float64
-	for i, b := range measured {
-		if b.RawBytes > 0 {
-			off := float64(b.Bytes)/float64(b.RawBytes)/pr.Ratio - 1
-			spread += float64(strata[i].tokens) * off * off
-		}
+	for i, b := range pr.Buckets {
+		off := b.ratio()/pr.Ratio - 1
+		spread += weights[i] * off * off
 	}
 	few := 1 / math.Sqrt(float64(max(pr.Samples, 1)))
 	pr.RatioSpread = 0.005 + math.Sqrt(spread/tokens)*few
-	pr.RateSpread = 0.05 + 0.2*few
-	if a, b := first.rate(), measured[main].rate(); a > 0 && b > 0 {
-		pr.RateSpread += math.Abs(a-b) / (a + b)
-	}
+	// The more the strata were off, the less is known of other mixtures.
+	pr.RateSpread = 0.05 + 0.2*few + math.Abs(slower-1)/4
 	return pr, nil
+}
+
+// slowdown is the time that a mixture took relative to what the buckets foretell:
+// batches of all lengths are filled otherwise than those of one, and a short
+// list of samples suffers more from its beginning and end.
+func slowdown(buckets []Bucket, mixed Bucket, list []ProbeSample) float64 {
+	basis := Basis{Buckets: buckets}
+	var tokens, foretold float64
+	for _, s := range list {
+		n := int64(s.To - s.From)
+		tokens += float64(n)
+		foretold += basis.secondsFor(n, 1)
+	}
+	if mixed.rate() == 0 || foretold == 0 {
+		return 1
+	}
+	return mixed.Seconds / (foretold * float64(mixed.Tokens) / tokens)
 }

@@ -201,7 +201,7 @@ type GenerationRow struct {
 	Sealed      time.Time `msgpack:"e" json:"sealed"`
 	Changed     time.Time `msgpack:"h" json:"changed"` // last change of state
 	Trash       string    `msgpack:"t" json:"trash"`   // where it lies while trashed
-	Seconds     float64   `msgpack:"w" json:"seconds"` // engine seconds spent
+	Seconds     float64   `msgpack:"w" json:"seconds"` // in which any engine worked
 	Synthetic   bool      `msgpack:"y" json:"synthetic"`
 	Adopted     *Adopted  `msgpack:"a,omitempty" json:"adopted,omitempty"`
 
