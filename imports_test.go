@@ -47,6 +47,7 @@ var law = []struct {
 	{"store/retain", []string{"store"}},
 	{"store/storetest", []string{"store/...", "internal/fsx", "internal/fault"}},
 	{"fixtures", nil},
+	{"fixtures/engines/bare", []string{"extract/backend/enginetest"}},
 }
 
 // owners lists the modules that only some packages may import.

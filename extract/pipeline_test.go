@@ -2,6 +2,9 @@ package extract
 
 import (
 	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
 	"os"
 	"runtime/metrics"
 	"sync"
@@ -102,28 +105,56 @@ func BenchmarkPipeline(b *testing.B) {
 	}
 }
 
-// BenchmarkServer compares extraction from a vLLM server (a fake that takes its
-// time) with a client of the same server that keeps nothing.
+// BenchmarkServer compares extraction from a vLLM server with a client of the
+// same server that removes the files unread, in turns. The server is a fake that
+// computes so many tokens a second whatever it is asked, of states as large as a
+// model of 1T parameters has; what it takes to make and write them both pay.
 func BenchmarkServer(b *testing.B) {
-	var stored, bare time.Duration
-	tokens := 0
-	for b.Loop() {
-		w := vllmWorld(b, planned{lengths: lengths(60, 1000), perBlob: 10})
-		v, url := vllmServer(b, b.TempDir(), func(v *enginetest.VLLM) { v.Slow = time.Millisecond })
-		client := vllmClient(b, v.Dir, []string{url}, func(o *vllm.Options) { o.Concurrency = 16 })
-		began := time.Now()
-		w.seal(w.options(client))
-		stored += time.Since(began)
-		began = time.Now()
-		w.must(discard(b.Context(), client, w))
-		bare += time.Since(began)
-		w.must(client.Close())
-		for _, s := range w.samples {
-			tokens += len(s.IDs)
+	sh := shape{hidden: 7168, layers: 61, capture: []int{2, 30, 58, 61}, dtype: "bf16"}
+	block := make([]byte, 64*4*2*sh.hidden)
+	for i := 0; i < len(block); i += 2 {
+		binary.LittleEndian.PutUint16(block[i:], uint16(math.Float32bits(float32(gauss(i)))>>16))
+	}
+	fill := func(_ []uint32, states []byte) {
+		for len(states) > 0 {
+			states = states[copy(states, block):]
 		}
 	}
-	b.ReportMetric(float64(tokens)/stored.Seconds(), "tokens/s")
-	b.ReportMetric(100*bare.Seconds()/stored.Seconds(), "%-of-bare")
+	for _, rate := range []float64{500, 2000} {
+		b.Run(fmt.Sprintf("%.0f tokens a second", rate), func(b *testing.B) {
+			var stored, bare time.Duration
+			tokens := 0
+			for b.Loop() {
+				w := newWorld(b, planned{shape: sh, lengths: lengths(int(rate/20), 600), perBlob: 10, meta: func(m *blob.Meta) {
+					m.Synthetic, m.Engine, m.Codec = false, "vllm", "lz4-planes"
+				}})
+				v, url := vllmServer(b, b.TempDir(), func(v *enginetest.VLLM) { v.Hidden, v.Rate, v.Fill = sh.hidden, rate, fill })
+				client := vllmClient(b, v.Dir, []string{url}, func(o *vllm.Options) { o.Concurrency, o.Hidden = 16, sh.hidden })
+				var ids [][]uint32
+				for _, s := range w.samples {
+					ids, tokens = append(ids, s.IDs), tokens+len(s.IDs)
+				}
+				began := time.Now()
+				w.must(enginetest.Bare(b.Context(), url, "target", 16, ids))
+				bare += time.Since(began)
+				began = time.Now()
+				o := w.options(client)
+				o.Memory = 1 << 30
+				w.seal(o)
+				stored += time.Since(began)
+				w.must(client.Close())
+			}
+			b.ReportMetric(float64(tokens)/stored.Seconds(), "tokens/s")
+			b.ReportMetric(float64(tokens)*float64(4*2*sh.hidden)/stored.Seconds()/1e6, "MB/s")
+			b.ReportMetric(100*bare.Seconds()/stored.Seconds(), "%-of-bare")
+		})
+	}
+}
+
+// gauss is the ith of numbers that are about normal.
+func gauss(i int) float64 {
+	x := mix(uint64(i))
+	return float64(int64(x&0xffff)+int64(x>>16&0xffff)+int64(x>>32&0xffff)+int64(x>>48)-2*0xffff) / 0x8000
 }
 
 // discard is the bare client.

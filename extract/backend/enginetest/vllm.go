@@ -34,6 +34,11 @@ type VLLM struct {
 	InPlace bool
 	// Slow is added to every answer, by token.
 	Slow time.Duration
+	// Rate is how many tokens a second it computes, all requests together; 0: no
+	// bound.
+	Rate float64
+	// Fill makes the states of a sample; nil: Rows.
+	Fill func(ids []uint32, states []byte)
 	// Faults names what goes wrong with the nth completion, counted from 1.
 	Faults map[int]string
 	// Always goes wrong with every completion.
@@ -56,6 +61,7 @@ type VLLM struct {
 	dead    bool
 	active  int
 	most    int
+	until   time.Time // it computes what it was asked for
 	writers sync.WaitGroup
 	hung    []*os.File
 }
@@ -272,7 +278,7 @@ func (v *VLLM) complete(w http.ResponseWriter, r *http.Request, c completion, pr
 		fmt.Fprint(w, "<html>a proxy greets</html>")
 		return
 	}
-	pause := v.Slow * time.Duration(len(prompts[0]))
+	pause := v.Slow*time.Duration(len(prompts[0])) + v.turn(len(prompts[0]))
 	switch fault {
 	case FaultSlow:
 		pause += 500 * time.Millisecond
@@ -295,6 +301,21 @@ func (v *VLLM) complete(w http.ResponseWriter, r *http.Request, c completion, pr
 		paths[0] = "somewhere/else.bin"
 	}
 	v.answer(w, c, id, prompts[0], paths[0], fault)
+}
+
+// turn is how long a request waits for its own and all earlier tokens.
+func (v *VLLM) turn(tokens int) time.Duration {
+	if v.Rate <= 0 {
+		return 0
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	if v.until.Before(now) {
+		v.until = now
+	}
+	v.until = v.until.Add(time.Duration(float64(tokens) / v.Rate * float64(time.Second)))
+	return v.until.Sub(now)
 }
 
 // leave writes the file of a request that nobody waits for any more: ids and

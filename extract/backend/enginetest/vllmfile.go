@@ -82,7 +82,13 @@ func (v *VLLM) file(ids []uint32, fault string) []byte {
 		ids = slices.Clone(ids)
 		ids[len(ids)-1]++
 	}
-	states := Rows(ids, layers, hidden)
+	var states []byte
+	if v.Fill == nil {
+		states = Rows(ids, layers, hidden)
+	} else {
+		states = make([]byte, len(ids)*len(layers)*hidden*2)
+		v.Fill(ids, states)
+	}
 	row := hidden * 2
 	rows := len(ids)
 	switch fault {

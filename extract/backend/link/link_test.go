@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -12,7 +13,11 @@ import (
 
 // get asks for a page and returns what it says.
 func get(c *Client, url string) (string, error) {
-	rs, err := c.Get(url)
+	rq, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	rs, err := c.Do(rq)
 	if err != nil {
 		return "", err
 	}
@@ -46,6 +51,63 @@ func TestReconnect(t *testing.T) {
 		t.Errorf("a new client: %q, %v", text, err)
 	}
 	d.Close()
+}
+
+// TestSwap: another server that takes the place of one that kept its connections
+// is not asked, however soon it is there.
+func TestSwap(t *testing.T) {
+	serve := func(l net.Listener, what string) *httptest.Server {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, what) }))
+		if l != nil {
+			_ = s.Listener.Close()
+			s.Listener = l
+		}
+		s.Start()
+		return s
+	}
+	first := serve(nil, "one")
+	c := New(4)
+	defer c.Close()
+	c.gone = 1 << 60
+	for range 2 {
+		if text, err := get(c, first.URL); text != "one" || err != nil {
+			t.Fatalf("%q, %v", text, err)
+		}
+	}
+	first.Close()
+	l, err := net.Listen("tcp", first.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := serve(l, "another")
+	defer second.Close()
+	// The request may be the one to find the connection gone, or come after that.
+	if text, err := get(c, second.URL); !errors.Is(err, backend.ErrReconnect) && !errors.Is(err, errBroke) {
+		t.Errorf("%q, %v: want that the server is gone", text, err)
+	}
+}
+
+// TestBroken: a server that dies of a request is told from one that was gone
+// before it came, however the transport tries to send it again.
+func TestBroken(t *testing.T) {
+	die := false
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if die {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	defer s.Close()
+	c := New(1)
+	defer c.Close()
+	for range 2 {
+		if _, err := get(c, s.URL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	die = true
+	if _, err := get(c, s.URL); errors.Is(err, backend.ErrReconnect) || !Severed(err) {
+		t.Errorf("%v, want that the connection broke", err)
+	}
 }
 
 // TestShortConnections: a server that closes after each answer is not another one

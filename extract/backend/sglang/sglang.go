@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -34,13 +32,12 @@ type Options struct {
 // Backend is a set of endpoints.
 type Backend struct {
 	o     Options
-	urls  []*url.URL
+	ends  []*link.Endpoint
 	tag   string // of this run, in the keys that part the prefix cache
 	count atomic.Uint64
 }
 
 const (
-	probing = 30 * time.Second
 	// A value takes eleven bytes in an answer, which is kept in whole until it is
 	// decoded; so much may be in flight at an endpoint, and a larger answer alone.
 	valueText = 11
@@ -52,15 +49,9 @@ var _ backend.Backend = (*Backend)(nil)
 // New checks o. Nothing is sent yet.
 func New(o Options) (*Backend, error) {
 	b := &Backend{tag: rand.Text()}
-	if len(o.Endpoints) == 0 {
-		return nil, errors.New("sglang: no endpoints")
-	}
-	for _, e := range o.Endpoints {
-		u, err := url.Parse(strings.TrimRight(e, "/"))
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return nil, fmt.Errorf("sglang: endpoint %q: want a URL such as http://host:30000", e)
-		}
-		b.urls = append(b.urls, u)
+	var err error
+	if b.ends, err = link.Endpoints("sglang", o.APIKey, "", o.Endpoints); err != nil {
+		return nil, err
 	}
 	if o.Hidden <= 0 || o.Layers <= 0 {
 		return nil, fmt.Errorf("sglang: hidden size %d and %d layers: the model's configuration must tell both", o.Hidden, o.Layers)
@@ -88,16 +79,14 @@ func New(o Options) (*Backend, error) {
 	return b, nil
 }
 
-func (b *Backend) name(slot int) string { return b.urls[slot].Redacted() }
-
 // Describe implements backend.Backend. It fails when no endpoint answers.
 func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 	i := backend.Info{
 		Engine: "sglang", Version: "unknown", Hidden: b.o.Hidden, Layers: b.o.Layers, Vocab: b.o.Vocab, Capture: slices.Clone(b.o.Capture),
-		DType: "bf16", Slots: len(b.urls), MaxInFlight: b.o.Concurrency,
+		DType: "bf16", Slots: len(b.ends), MaxInFlight: b.o.Concurrency,
 	}
 	var errs []error
-	for slot := range b.urls {
+	for slot := range b.ends {
 		hc := link.New(1)
 		m, err := b.probe(ctx, hc, slot)
 		hc.Close()
@@ -106,7 +95,7 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 			continue
 		}
 		if i.Model != "" && m != i.Model {
-			return i, fmt.Errorf("sglang: %s serves %q, another endpoint %q", b.name(slot), m, i.Model)
+			return i, fmt.Errorf("sglang: %s serves %q, another endpoint %q", b.ends[slot].Name(), m, i.Model)
 		}
 		i.Model = m
 	}
@@ -118,23 +107,19 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 
 // probe asks an endpoint which model it serves.
 func (b *Backend) probe(ctx context.Context, hc *link.Client, slot int) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, probing)
+	ctx, cancel := context.WithTimeout(ctx, link.Probing)
 	defer cancel()
 	var m struct {
 		Model string `json:"model_path"`
 	}
-	err := b.do(ctx, hc, slot, http.MethodGet, "/model_info", nil, &m)
+	err := b.ends[slot].Do(ctx, hc, link.Call{Method: http.MethodGet, Path: "/model_info", Into: &m})
 	if err == nil && m.Model == "" {
 		err = errors.New("it does not tell its model: is it SGLang?")
 	}
 	if err != nil {
-		return "", b.unavailable(slot, err)
+		return "", b.ends[slot].Unavailable("/model_info", err)
 	}
 	return m.Model, nil
-}
-
-func (b *Backend) unavailable(slot int, err error) error {
-	return fmt.Errorf("sglang: %s: %w: %w", b.name(slot), err, backend.ErrUnavailable)
 }
 
 // Close implements backend.Backend.

@@ -44,13 +44,13 @@ func (b *Backend) Settings(ctx context.Context, slot int) (Settings, error) {
 	var info struct {
 		Config json.RawMessage `json:"vllm_config"`
 	}
-	err := b.do(ctx, hc, slot, http.MethodGet, "/server_info?config_format=json", "", nil, &info)
-	var se *statusError
+	err := b.get(ctx, hc, slot, "/server_info?config_format=json", &info)
+	var se *link.StatusError
 	switch {
-	case errors.As(err, &se) && (se.code == http.StatusNotFound || se.code == http.StatusMethodNotAllowed):
+	case errors.As(err, &se) && (se.Code == http.StatusNotFound || se.Code == http.StatusMethodNotAllowed):
 		return Settings{}, ErrNotTold
 	case err != nil:
-		return Settings{}, b.endpointError(slot, "/server_info", err)
+		return Settings{}, b.ends[slot].Unavailable("/server_info", err)
 	}
 	return readSettings(info.Config), nil
 }

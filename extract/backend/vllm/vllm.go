@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,7 +50,7 @@ type Options struct {
 // Backend is a set of endpoints.
 type Backend struct {
 	o     Options
-	urls  []*url.URL
+	ends  []*link.Endpoint
 	count atomic.Uint64
 
 	mu     sync.Mutex
@@ -65,19 +64,9 @@ var _ backend.Backend = (*Backend)(nil)
 // New checks o. Nothing is sent yet.
 func New(o Options) (*Backend, error) {
 	b := &Backend{flight: map[string]bool{}, lost: map[string]time.Time{}, models: map[int]served{}}
-	if len(o.Endpoints) == 0 {
-		return nil, errors.New("vllm: no endpoints")
-	}
-	for _, e := range o.Endpoints {
-		u, err := url.Parse(strings.TrimRight(e, "/"))
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return nil, fmt.Errorf("vllm: endpoint %q: want a URL such as http://host:8000", e)
-		}
-		u.Path = strings.TrimSuffix(u.Path, "/v1")
-		if slices.ContainsFunc(b.urls, func(x *url.URL) bool { return x.String() == u.String() }) {
-			return nil, fmt.Errorf("vllm: endpoint %q is named twice", e)
-		}
-		b.urls = append(b.urls, u)
+	var err error
+	if b.ends, err = link.Endpoints("vllm", o.APIKey, "/v1", o.Endpoints); err != nil {
+		return nil, err
 	}
 	if o.DType == "" {
 		o.DType = "bf16"
@@ -152,9 +141,9 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 	var versions []string
 	i := backend.Info{
 		Engine: "vllm", Hidden: b.o.Hidden, Layers: b.o.Layers, Vocab: b.o.Vocab, Capture: slices.Clone(b.o.Capture), DType: b.o.DType,
-		LastPreNorm: true, Slots: len(b.urls), MaxInFlight: b.o.Concurrency, RowRanges: true,
+		LastPreNorm: true, Slots: len(b.ends), MaxInFlight: b.o.Concurrency, RowRanges: true,
 	}
-	for slot := range b.urls {
+	for slot := range b.ends {
 		hc := link.New(1)
 		m, err := b.discover(ctx, hc, slot)
 		hc.Close()
@@ -180,7 +169,7 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 }
 
 // Name is an endpoint for people; a password in it is not shown.
-func (b *Backend) Name(slot int) string { return b.urls[slot].Redacted() }
+func (b *Backend) Name(slot int) string { return b.ends[slot].Name() }
 
 // local is the path of a file that the server names, as it is called here.
 func (b *Backend) local(path string) (string, error) {

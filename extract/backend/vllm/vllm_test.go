@@ -127,9 +127,9 @@ func serve(t *testing.T, b *Backend, samples ...[]uint32) (map[uint64][]byte, ma
 // no file left behind. Rows that are not finite or zero are handed on: finding
 // them is the caller's, for every engine.
 func TestFaults(t *testing.T) {
-	// either: a connection that breaks is replaced if that takes less time than a
-	// server needs to restart, else the endpoint is looked at anew.
-	const good, sample, engine, either = "good", "sample", "engine", "either"
+	// A connection that breaks, or that a request takes with it that is given up,
+	// was the only one: the endpoint is looked at anew.
+	const good, sample, engine = "good", "sample", "engine"
 	tests := []struct {
 		fault   string
 		verdict string
@@ -138,11 +138,11 @@ func TestFaults(t *testing.T) {
 		{enginetest.Fault500, good, ""},
 		{enginetest.Fault503, engine, "/v1/completions"},
 		{enginetest.Fault429, good, ""},
-		{enginetest.FaultClose, either, ""},
-		{enginetest.FaultCut, either, ""},
+		{enginetest.FaultClose, engine, "/v1/completions"},
+		{enginetest.FaultCut, engine, "/v1/completions"},
 		{enginetest.FaultSlow, good, ""},
 		{enginetest.FaultNotJSON, good, ""},
-		{enginetest.FaultHang, either, ""},
+		{enginetest.FaultHang, engine, "/v1/completions"},
 		{enginetest.FaultDie, engine, "/v1/completions"},
 		{enginetest.FaultLocked, sample, "still being written"},
 		{enginetest.FaultNoFile, sample, "without writing the file"},
@@ -169,12 +169,6 @@ func TestFaults(t *testing.T) {
 				b := client(t, v.Dir, []string{url}, func(o *Options) { o.Concurrency = 1 })
 				samples := [][]uint32{{1, 2, 3}, {4, 5, 6, 7}, {8}}
 				rows, errs, err := serve(t, b, samples...)
-				if c.verdict == either {
-					c.verdict = good
-					if err != nil {
-						c.verdict = engine
-					}
-				}
 				if c.verdict == engine != errors.Is(err, backend.ErrUnavailable) || c.verdict != engine && err != nil {
 					t.Fatalf("serve: %v", err)
 				}
@@ -321,6 +315,28 @@ func TestSweepSparesWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothingLeft(t, v, b)
+}
+
+// TestSwapped: another server that takes the place of one at once, while nothing is
+// in flight, is not asked for states before it was looked at.
+func TestSwapped(t *testing.T) {
+	v, url := server(t)
+	b := client(t, v.Dir, []string{url})
+	in, came := make(chan backend.Request), make(chan backend.Chunk, 1)
+	var other *enginetest.VLLM
+	go func() {
+		defer close(in)
+		in <- backend.Request{ID: 1, Tokens: []uint32{1, 2}}
+		<-came
+		v.Close()
+		other, _ = server(t, func(o *enginetest.VLLM) { o.Dir, o.Layers, o.Addr = v.Dir, []int{1, 5, 12}, url[len("http://"):] })
+		in <- backend.Request{ID: 2, Tokens: []uint32{1, 2}}
+	}()
+	err := b.Serve(t.Context(), 0, in, func(c backend.Chunk) error { came <- c; return nil })
+	if calls, _ := other.Calls(); !errors.Is(err, backend.ErrUnavailable) || calls > 0 || len(came) > 0 {
+		t.Errorf("%v after %d answers of another server", err, calls)
+	}
+	nothingLeft(t, other, b)
 }
 
 // TestInFlight: neither bound is passed, and a sample beyond the bytes goes
