@@ -62,14 +62,18 @@ def make(binary, folder, a):
 def measure(generations, a):
     import decode
     import epoch
+    from eaglebatch import accel
     print("decoding, MB of raw bytes a second of one core:", flush=True)
     for gen in generations.values():
         decode.report([sorted(gen.glob("*.ebb"))[0]])
+    built = accel.current
     for name, gen in generations.items():
         if name in ("lz4", "raw"):
             continue
-        print(f"\nshuffled epoch, cold cache, {name}:", flush=True)
-        epoch.compare(str(gen), a.samples, a.workers, a.rounds, a.scratch)
+        for engine in [None] + [built] * (built is not None):
+            accel.current = engine  # workers are forked
+            print(f"\nshuffled epoch, cold cache, {name}, {'accelerator' if engine else 'numpy alone'}:", flush=True)
+            epoch.compare(str(gen), a.samples, a.workers, a.rounds, a.scratch)
 
 
 def main():

@@ -1,4 +1,7 @@
-"""The tests read generations that Go wrote: python_test.go beside this folder says what is in them."""
+"""The tests read generations that Go wrote: python_test.go beside this folder says what is in them.
+
+Each runs with numpy alone and with accel.c, which is compiled here where there is a C compiler.
+"""
 
 import json
 import os
@@ -13,9 +16,37 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
+from eaglebatch import accel  # noqa: E402
+
 CODECS = ("raw", "lz4", "lz4-planes", "dense")
 DTYPES = ("bf16", "fp16", "fp32", "fp8")
 LAYERS, HIDDEN = [2, 5, 8], 40
+
+
+def compile_accel(out, *flags):
+    """Builds accel.c; skips where nothing can."""
+    cc = os.environ.get("CC") or shutil.which("cc")
+    if cc is None:
+        pytest.skip("there is no cc to build accel.c")
+    cmd = [*cc.split(), "-std=c11", "-Wall", "-Wextra", "-fPIC", "-shared", *flags, str(HERE.parent / "eaglebatch" / "accel.c"), "-o", str(out)]
+    r = subprocess.run(cmd, capture_output=True, text=True)
+    assert r.returncode == 0, f"{cmd}: {r.stderr}"
+    return str(out)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """The accelerator as pip builds it."""
+    return compile_accel(tmp_path_factory.mktemp("accel") / "accel.so", "-O3")
+
+
+@pytest.fixture(params=["numpy", "accel"], autouse=True)
+def engine(request, monkeypatch):
+    """What decodes, in this process and in those that it starts."""
+    path = request.getfixturevalue("library") if request.param == "accel" else "0"
+    monkeypatch.setenv("EAGLEBATCH_ACCEL", path)
+    monkeypatch.setattr(accel, "current", accel.find())
+    return request.param
 
 
 @pytest.fixture(scope="session")

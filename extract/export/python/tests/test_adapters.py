@@ -14,6 +14,11 @@ from eaglebatch.adapters import FinalNorm, ModelOptimizer, SpecForge, Speculator
 CASE = "lz4-planes-bf16"
 
 
+@pytest.fixture
+def engine():
+    """Once is enough: what decodes is tested elsewhere."""
+
+
 def raw(want):
     """ids, mask, auxiliary and last states of a sample, from the formula."""
     s = [torch.from_numpy(state_values("bf16", want["seed"], want["rows"], k)).bfloat16() for k in LAYERS]

@@ -12,6 +12,11 @@ from eaglebatch.adapters import ModelOptimizer, SpecForge, Speculators  # noqa: 
 CASES = [("lz4-planes-bf16", 1), ("dense-fp16", 1), ("lz4-fp8", 1), ("older", 4), ("selected", 1)]
 
 
+@pytest.fixture
+def engine():
+    """Once is enough: what decodes is tested elsewhere."""
+
+
 @pytest.fixture(params=CASES, ids=lambda c: c[0])
 def case(request, data):
     name, generation = request.param

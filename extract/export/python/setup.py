@@ -1,0 +1,5 @@
+"""Builds the optional accelerator (eaglebatch/accel.c); where that fails the package works with numpy alone."""
+
+from setuptools import Extension, setup
+
+setup(ext_modules=[Extension("eaglebatch._accel", ["eaglebatch/accel.c"], extra_compile_args=["-O3"], optional=True)])
