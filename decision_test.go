@@ -11,6 +11,7 @@ import (
 
 	"eaglebatch/fixtures"
 	"eaglebatch/internal/fsx"
+	"eaglebatch/store"
 
 	"golang.org/x/sys/unix"
 )
@@ -182,4 +183,101 @@ func TestVolumeFilledByOthers(t *testing.T) {
 	if s := statOf(t, config); s.Extract.Left != 0 || s.Extract.MissingBytes != 0 {
 		t.Errorf("%+v", s.Extract)
 	}
+}
+
+// TestSmallerProof: where the room does not hold the whole proof, it is made of
+// as many samples as it holds; where it holds too few, none is made, and what is
+// asked says so and how to get one.
+func TestSmallerProof(t *testing.T) {
+	for room, want := range map[int64]string{1_000_000: "hold a proof of", 60_000: "no proof: its first 16 samples need"} {
+		t.Run(want, func(t *testing.T) {
+			vol := smallVolume(t, 280<<20)
+			s := newSite(t, filepath.Join(vol, "site"))
+			s.ok(t, "merge")
+			sp, err := fsx.SpaceAt(vol)
+			must(t, err)
+			// Three layers of 64 in fp32: some 768 bytes a token, 40 tokens a sample.
+			s.configure(t, strings.Replace(drillConfig, "reserve: 1MiB", fmt.Sprintf("dtype: fp32, proof: 50, reserve: %d", sp.Free-room), 1))
+			for range 2 { // asking again is no other answer
+				r := s.run(t, nil, "run")
+				if r.code != 4 || !strings.Contains(r.err, "plan --accept") && !strings.Contains(r.err, "give the volume") {
+					t.Fatalf("%v", r)
+				}
+				if made := !strings.Contains(want, "no proof"); made != strings.Contains(r.err, "sealed, every chunk checked") || !made && !strings.Contains(r.err, want) {
+					t.Errorf("want %q:\n%s", want, r.err)
+				}
+			}
+			gens, err := s.snapshot(t).Generations()
+			must(t, err)
+			last := gens[len(gens)-1]
+			switch proof := last.Kind == "proof"; {
+			case proof != (room > 500_000):
+				t.Errorf("%+v", last)
+			case proof && (last.Samples < 16 || last.Samples >= 50):
+				t.Errorf("a proof of %d samples", last.Samples)
+			}
+		})
+	}
+}
+
+// TestDecisionReplaced: another decision says what it replaces, the same one
+// changes nothing, and what is half done is given up only where that is said.
+func TestDecisionReplaced(t *testing.T) {
+	s := newSite(t, t.TempDir())
+	for i := range 10 {
+		p := filepath.Join(s.dir, "old", fmt.Sprintf("hs_%d.safetensors", i))
+		must(t, os.MkdirAll(filepath.Dir(p), 0o777))
+		must(t, os.WriteFile(p, make([]byte, 20_000), 0o666))
+	}
+	s.configure(t, strings.Replace(drillConfig, "256KiB", "20KiB", 1))
+	s.ok(t, "merge")
+	s.ok(t, "shuffle")
+	s.ok(t, "generations", "adopt", filepath.Join(s.dir, "old"), "--name", "old-10k")
+	s.ok(t, "plan", "--accept", "max_tokens=40")
+	if r := s.ok(t, "plan", "--accept", "gc=old-10k,max_tokens=50"); !strings.Contains(r.err, "(max_tokens=40) is replaced by gc=old-10k, max_tokens=50") {
+		t.Errorf("what is replaced is not said: %s", r.err)
+	}
+	if r := s.run(t, nil, "run", "--limit", "20"); r.code != 5 {
+		t.Fatalf("%v", r)
+	}
+	half := len(s.gens(t, store.GenBuilding))
+	if r := s.ok(t, "plan", "--accept", "max_tokens=50,gc=old-10k"); !strings.Contains(r.err, "recorded already") {
+		t.Errorf("%v", r)
+	}
+	for _, args := range [][]string{{"--accept", "max_tokens=30"}, {"--withdraw"}} {
+		r := s.run(t, nil, append([]string{"plan"}, args...)...)
+		if r.code != 4 || !strings.Contains(r.err, "old-10k is deleted already") || !strings.Contains(r.err, "half built with") || !strings.Contains(r.err, "--replace") {
+			t.Errorf("%v", r)
+		}
+	}
+	if n := len(s.gens(t, store.GenBuilding)); half != 1 || n != 1 {
+		t.Fatalf("%d, then %d generations are being built: the half-built one must stand", half, n)
+	}
+	s.ok(t, "plan", "--accept", "max_tokens=30", "--replace")
+	if n := len(s.gens(t, store.GenAbandoned)); n != 1 {
+		t.Errorf("%d generations are abandoned", n)
+	}
+	s.ok(t, "run")
+	if r := s.ok(t, "plan", "--accept", "max_tokens=20"); !strings.Contains(r.err, "(max_tokens=30) is replaced by max_tokens=20") {
+		t.Errorf("%v", r)
+	}
+	if r := s.ok(t, "plan", "--withdraw"); !strings.Contains(r.err, "(max_tokens=20) is forgotten") {
+		t.Errorf("%v", r)
+	}
+	if r := s.ok(t, "plan", "--withdraw"); !strings.Contains(r.err, "no decision to forget") {
+		t.Errorf("%v", r)
+	}
+}
+
+// gens lists the generations of states in a state.
+func (s site) gens(t *testing.T, state store.GenState) (out []store.GenerationRow) {
+	t.Helper()
+	all, err := s.snapshot(t).Generations()
+	must(t, err)
+	for _, g := range all {
+		if g.State == state && g.Kind != "samples" {
+			out = append(out, g)
+		}
+	}
+	return out
 }

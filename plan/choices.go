@@ -28,7 +28,7 @@ const capStep = 256
 func Choices(rep Report) []Choice {
 	p := rep.Plan
 	need := rep.left
-	room, gc := rep.Room.Free-rep.Room.Reserve, rep.Room.Reclaimable
+	room, gc := rep.Room.spare(), rep.Room.Reclaimable
 	var out []Choice
 	if need <= room {
 		return out
@@ -54,7 +54,31 @@ func Choices(rep Report) []Choice {
 			out = append(out, rep.choice("store fp8 (lossy) instead of "+p.DType, []string{"dtype=fp8"}, n, 0))
 		}
 	}
+	for i := range out {
+		out[i].Accept = rep.withDecided(out[i].Accept)
+	}
 	return out
+}
+
+// withDecided adds to a new decision what stays of the one in force, which it
+// replaces: all that it does not decide otherwise, but for deletions. Those
+// that are needed it names itself.
+func (rep *Report) withDecided(accept string) string {
+	if accept == "" {
+		return ""
+	}
+	pairs := strings.Split(accept, ",")
+	for _, key := range acceptKeys() {
+		v, ok := rep.decided[key]
+		if !ok || key == "gc" || slices.ContainsFunc(pairs, func(p string) bool { return strings.HasPrefix(p, key+"=") }) {
+			continue
+		}
+		if key == "layers" && v != "auto" {
+			v = strings.ReplaceAll(strings.Trim(v, "[]"), ",", "+")
+		}
+		pairs = append(pairs, key+"="+v)
+	}
+	return strings.Join(pairs, ",")
 }
 
 // worseThan says that c deletes as o does and loses more.
@@ -98,7 +122,7 @@ func (rep *Report) toDelete(need int64) (names []string, freed int64) {
 
 // choice completes a way out with the generations to delete for it.
 func (rep *Report) choice(text string, accept []string, bytes, lost int64) Choice {
-	if over := bytes - (rep.Room.Free - rep.Room.Reserve); over > 0 {
+	if over := bytes - rep.Room.spare(); over > 0 {
 		names, freed := rep.toDelete(over)
 		accept = append(accept, "gc="+strings.Join(names, "+"))
 		text += fmt.Sprintf(", and delete %s (%s)", strings.Join(names, ", "), human.Sized(freed))
@@ -117,7 +141,7 @@ func (rep *Report) ratio() float64 {
 // expected is the expected size of the plan with another cap and other drops.
 func (rep *Report) expected(limit int64, drop []string, overlong string) (bytes, tokens int64) {
 	p := rep.Plan
-	u := rep.use(limit, drop, p.Rows, overlong, true)
+	u := rep.use(limit, drop, p.Rows, overlong, rep.ownHolding())
 	m := blob.Meta{Hidden: p.Hidden, DType: p.DType}
 	raw := int64(m.RowBytes()) * (u.lastRows + int64(len(p.Layers)-1)*u.otherRows)
 	return int64(rep.ratio() * float64(raw)), u.tokens
@@ -229,6 +253,6 @@ func (rep *Report) dropChoices(room, most int64) []Choice {
 // fp8 is what the plan takes in fp8, in raw bytes.
 func (rep *Report) fp8() int64 {
 	p := rep.Plan
-	u := rep.use(p.MaxTokens, p.Drop, p.Rows, p.Overlong, false)
+	u := rep.use(p.MaxTokens, p.Drop, p.Rows, p.Overlong, rep.study.nothing)
 	return int64(blob.Meta{Hidden: p.Hidden, DType: "fp8"}.RowBytes()) * (u.lastRows + int64(len(p.Layers)-1)*u.otherRows)
 }

@@ -73,16 +73,17 @@ func (d *distinct) find(key [16]byte) (slot uint64, number uint32, ok bool) {
 	}
 }
 
-// add finds or adds the sample of q and counts the position that shows it.
-func (d *distinct) add(q piece) error {
+// add finds or adds the sample of q, counts the position that shows it and
+// returns its number.
+func (d *distinct) add(q piece) (uint32, error) {
 	key := d.key(q.row)
 	slot, number, ok := d.find(key)
 	if ok {
 		d.uses[number]++
-		return nil
+		return number, nil
 	}
 	if len(d.merged) == 1<<32-2 {
-		return fmt.Errorf("more than %d distinct samples", len(d.merged))
+		return 0, fmt.Errorf("more than %d distinct samples", len(d.merged))
 	}
 	number = uint32(len(d.merged))
 	d.merged = append(d.merged, q.merged)
@@ -95,7 +96,7 @@ func (d *distinct) add(q piece) error {
 	if 4*len(d.merged) > 3*len(d.slots) {
 		d.grow()
 	}
-	return nil
+	return number, nil
 }
 
 // grow doubles the slots, which only windows of split samples can make too few. Only part of the home slot is in the tag, so the

@@ -199,7 +199,7 @@ func TestReassess(t *testing.T) {
 		if len(room.From) > 0 {
 			t.Errorf("its own states would make room for it: %+v", room.From)
 		}
-		if again.Decision != store.Short || again.ShortBy != row.RawBytes-row.RawBytes/2-(room.Free-room.Reserve)-room.Reclaimable {
+		if again.Decision != store.Short || again.ShortBy != row.RawBytes-row.RawBytes/2-(room.Free-room.Reserve-room.Beside)-room.Reclaimable {
 			t.Errorf("%+v with %+v", again, room)
 		}
 		return err

@@ -62,6 +62,9 @@ func (g Reclaim) ref() string { return cmp.Or(g.Name, fmt.Sprint(g.ID)) }
 
 // Explain says what could be deleted, and what the decision in force deletes.
 func (m Room) Explain() (out []string) {
+	if m.Beside > 0 && m.Beside >= m.Need/100 {
+		out = append(out, fmt.Sprintf("beside the blobs: %s for the index and the model's head", human.Sized(m.Beside)))
+	}
 	for _, g := range m.From {
 		how := "nothing needs it"
 		switch {
@@ -73,6 +76,10 @@ func (m Room) Explain() (out []string) {
 		out = append(out, fmt.Sprintf("reclaimable: %s from generation %d (%s, %s): %s", human.Sized(g.Bytes), g.ID, g.Name, g.Path, how))
 	}
 	for _, g := range m.Elsewhere {
+		if g.Error != "" {
+			out = append(out, fmt.Sprintf("generation %d (%s) cannot be looked at (%s): what it takes is not counted as reclaimable", g.ID, g.Name, g.Error))
+			continue
+		}
 		out = append(out, fmt.Sprintf("generation %d (%s, %s) lies on another filesystem: deleting it makes no room for this plan", g.ID, g.Name, g.Path))
 	}
 	if m.Named > 0 && !m.Enough() {

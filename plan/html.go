@@ -34,6 +34,7 @@ type pageData struct {
 	Head    []string
 	Story   []tableRow
 	All     []tableRow
+	Notes   []string
 	Choices []Choice
 	Width   int
 }
@@ -96,6 +97,7 @@ func WriteHTML(w io.Writer, rep Report, rows []WhatIfRow) error {
 	for _, r := range rows {
 		d.All = append(d.All, tableRow{Cells: r.cells(rep, u), Best: r.Best, Plan: r.Current})
 	}
+	d.Notes = notes(rep, rows)
 	return t.Execute(w, d)
 }
 

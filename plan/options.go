@@ -24,8 +24,8 @@ const (
 	Split    = "split"    // make samples of its consecutive windows of max_tokens tokens
 )
 
-// Options configures a plan. Rate, Ratio, Reserve and Memory do not change
-// which states are planned and do not count in its fingerprint.
+// Options configures a plan. Rate, Ratio, Reserve, Memory and Beside do not
+// change which states are planned and do not count in its fingerprint.
 type Options struct {
 	Model     string       // fingerprint
 	Meta      blob.Meta    // layers, hidden, dtype, codec, last_prenorm, engine …: Generation, Blob and Datasets are filled in here
@@ -44,6 +44,7 @@ type Options struct {
 	Reserve  human.Share `json:"-"`
 	BlobSize int64       // raw bytes; 0: chosen
 	Memory   int64       // that extraction may take, for choosing a blob size; 0: unknown
+	Beside   int64       // bytes that sealing writes beside blobs and index: the model's head
 	Rate     float64     // tokens a second, 0: from a probe or a sealed generation, if any
 	Ratio    float64     // encoded/raw, 0: likewise
 	GCNames  []string    // generations a recorded decision deletes first

@@ -22,9 +22,11 @@ type Report struct {
 	BlobWhy  string          `json:"blob_why"` // one line
 	Needs    []uint32        `json:"needs"`    // older generations the plan points into
 
-	study   *study
-	options Options
-	left    int64 // expected bytes still to be written
+	study    *study
+	options  Options
+	identity func(layers []int, dtype, rows string) []store.Part
+	decided  map[string]string
+	left     int64 // expected bytes still to be written
 }
 
 // Terms are what may change after a plan was made without changing what is
@@ -32,6 +34,12 @@ type Report struct {
 type Terms struct {
 	Rate    float64 // tokens a second as given; 0: as measured
 	Reserve human.Share
+	// Identity is the identity that a generation of another shape would have; nil
+	// where nobody can say, so that what is stored in another shape is not counted.
+	Identity func(layers []int, dtype, rows string) []store.Part
+	// Decided is the decision in force, which a way out replaces: it repeats
+	// what of it is to stay.
+	Decided map[string]string
 }
 
 // DatasetReport is one dataset's part. Samples and tokens are those of the
@@ -98,13 +106,11 @@ func BuildReport(ctx context.Context, r store.Reader, ws *store.Workspace, now *
 			return Report{}, err
 		}
 	}
-	rep.options.Reserve = now.Reserve
+	rep.options.Reserve, rep.identity, rep.decided = now.Reserve, now.Identity, now.Decided
 	if rep.Plan, rep.Room, err = Reassess(ws, r, row, now.Reserve); err != nil {
 		return Report{}, err
 	}
-	if rep.left, err = leftToWrite(r, row); err != nil {
-		return Report{}, err
-	}
+	rep.left = rep.Room.Need
 	if rep.study, err = newStudy(ctx, ws, r, d.Options); err != nil {
 		return Report{}, fmt.Errorf("report: %w", err)
 	}

@@ -61,7 +61,22 @@ func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Report
 	if err != nil {
 		return err
 	}
-	for _, g := range reusable(gens, p.o) {
+	d := p.distinct
+	return p.stored(ctx, r, reusable(gens, p.o), p.o.Rows, rep, func(number uint32, at storedAt, e blob.Entry) {
+		if d.source[number] == 0 && e.Rows >= d.need[number] {
+			d.source[number], d.blob[number], d.entry[number] = at.source, at.blob, at.entry
+		}
+	})
+}
+
+// storedAt is where states lie: 1 + the number of an older generation, and
+// the entry in it.
+type storedAt struct{ source, blob, entry uint32 }
+
+// stored shows visit every entry of the generations that has states of a
+// distinct sample which serve a plan that wants rows.
+func (p *planner) stored(ctx context.Context, r store.Reader, gens []store.GenerationRow, rows string, rep progress.Reporter, visit func(number uint32, at storedAt, e blob.Entry)) error {
+	for _, g := range gens {
 		dir := p.c.ws.GenerationDir(g)
 		f, err := openOlder(dir)
 		if err != nil {
@@ -69,8 +84,8 @@ func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Report
 			continue
 		}
 		p.older = append(p.older, older{id: g.ID, file: f})
-		if rows := f.Meta().Blob.Rows; selects(rows) && rows != p.o.Rows {
-			continue // it lacks rows that this plan wants
+		if has := f.Meta().Blob.Rows; selects(has) && has != rows {
+			continue // it lacks rows that are wanted
 		}
 		absent, err := unusable(r, g.ID)
 		if err == nil {
@@ -79,7 +94,7 @@ func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Report
 		if err != nil {
 			return err
 		}
-		if err := p.match(ctx, f, absent); err != nil {
+		if err := p.match(ctx, f, absent, visit); err != nil {
 			return err
 		}
 	}
@@ -148,9 +163,9 @@ func lost(r store.Reader, g store.GenerationRow, dir string, absent map[blobEntr
 	return nil
 }
 
-// match marks the samples that the newest of p.older holds.
-func (p *planner) match(ctx context.Context, f *genindex.File, absent map[blobEntry]bool) error {
-	d, source := p.distinct, uint32(len(p.older))
+// match finds the samples that the newest of p.older holds.
+func (p *planner) match(ctx context.Context, f *genindex.File, absent map[blobEntry]bool, visit func(uint32, storedAt, blob.Entry)) error {
+	d, source, masks := p.distinct, uint32(len(p.older)), selects(f.Meta().Blob.Rows)
 	for no := range f.Blobs() {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -160,10 +175,10 @@ func (p *planner) match(ctx context.Context, f *genindex.File, absent map[blobEn
 		}
 		for i, e := range f.Entries(no) {
 			_, number, ok := d.find(d.key(samples.Row{Tokens: e.Tokens, Content: e.Content}))
-			if !ok || d.source[number] != 0 || e.Rows < d.need[number] || absent[blobEntry{uint32(no), uint32(i)}] {
+			if !ok || absent[blobEntry{uint32(no), uint32(i)}] || masks && d.row(number).Content != e.Content {
 				continue
 			}
-			d.source[number], d.blob[number], d.entry[number] = source, uint32(no), uint32(i)
+			visit(number, storedAt{source, uint32(no), uint32(i)}, e)
 		}
 	}
 	return nil

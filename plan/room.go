@@ -26,6 +26,7 @@ type Reclaim struct {
 	// Named says that the decision in force names it.
 	Named bool   `json:"named"`
 	Path  string `json:"path"`
+	Error string `json:"error"` // why it could not be looked at; it counts as elsewhere then
 }
 
 // Room is what the filesystem of the generations has to give.
@@ -34,10 +35,11 @@ type Room struct {
 	Free        int64     `json:"free"`
 	Reserve     int64     `json:"reserve"`
 	Reclaimable int64     `json:"reclaimable"`
-	Named       int64     `json:"named"` // of it, what the decision in force deletes
-	Need        int64     `json:"need"`  // what the plan still writes
+	Named       int64     `json:"named"`  // of it, what the decision in force deletes
+	Need        int64     `json:"need"`   // what the blobs that the plan still writes take
+	Beside      int64     `json:"beside"` // what is written beside them: the index and the model's head
 	From        []Reclaim `json:"from"`
-	Elsewhere   []Reclaim `json:"elsewhere"` // on other filesystems: they make no room here
+	Elsewhere   []Reclaim `json:"elsewhere"` // on other filesystems, or out of reach: they make no room here
 }
 
 // generationsRoot is the directory whose filesystem counts: a generations
@@ -101,11 +103,12 @@ func (m *Room) count(ws *store.Workspace, r store.Reader, v retain.Verdict, dev 
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
+	c := Reclaim{ID: g.ID, Name: g.Name, Path: path, Reason: v.Reason, Decision: v.Class == retain.Decide, Named: v.Named}
+	if err != nil { // a disk that does not answer is no reason to foretell nothing
+		c.Error = err.Error()
 	}
 	var n int64
-	if v.Class == retain.Trashed {
+	if v.Class == retain.Trashed && c.Error == "" {
 		n, err = diskUsage(path) // part of it may be gone
 	} else {
 		n, err = generationBytes(r, g)
@@ -113,8 +116,8 @@ func (m *Room) count(ws *store.Workspace, r store.Reader, v retain.Verdict, dev 
 	if err != nil || n == 0 {
 		return err
 	}
-	c := Reclaim{ID: g.ID, Name: g.Name, Path: path, Bytes: n, Reason: v.Reason, Decision: v.Class == retain.Decide, Named: v.Named}
-	if d != dev {
+	c.Bytes = n
+	if c.Error != "" || d != dev {
 		m.Elsewhere = append(m.Elsewhere, c)
 		return nil
 	}
@@ -146,7 +149,17 @@ func diskUsage(dir string) (n int64, err error) {
 
 // Enough says whether the generations that a decision names make the room that
 // the plan still needs. It is not enough that others could be deleted too.
-func (m Room) Enough() bool { return m.Need <= m.Free-m.Reserve+m.Named }
+func (m Room) Enough() bool { return m.Need <= m.spare()+m.Named }
+
+// spare is what blobs may take without anything being deleted.
+func (m Room) spare() int64 { return m.Free - m.Reserve - m.Beside }
+
+// beside is what a generation takes beside its blobs: an index, and the head.
+func beside(o Options, positions int64) int64 { return o.Beside + indexBytes*positions }
+
+// indexBytes is what a position takes in an index, its share of the entries
+// included.
+const indexBytes = 64
 
 // generationBytes is what the ledger knows a generation to take on disk. A
 // generation that was given up has no total: its blobs do.
@@ -170,10 +183,10 @@ func device(path string) (uint64, error) {
 }
 
 // apply decides: what the plan still writes against what is free beyond the
-// reserve, and what could be freed.
+// reserve, and what could be freed. The row's expected bytes are those left.
 func (m Room) apply(row *store.PlanRow) {
 	row.DiskFree, row.Reserve, row.Reclaimable = m.Free, m.Reserve, m.Reclaimable
-	row.Decision, row.ShortBy = decide(row.ExpectedBytes, m.Free-m.Reserve, m.Reclaimable)
+	row.Decision, row.ShortBy = decide(row.ExpectedBytes, m.spare(), m.Reclaimable)
 }
 
 // decide compares need with room. shortBy is what is missing even after
@@ -203,9 +216,12 @@ func Reassess(ws *store.Workspace, r store.Reader, row store.PlanRow, reserve hu
 	if err != nil {
 		return row, Room{}, err
 	}
-	left, err := leftToWrite(r, row)
+	left, sealed, err := leftToWrite(r, row)
 	if err != nil {
 		return row, room, err
+	}
+	if !sealed {
+		room.Beside = beside(d.Options, row.Samples)
 	}
 	expected := row.ExpectedBytes
 	row.ExpectedBytes, room.Need = left, left
@@ -214,19 +230,30 @@ func Reassess(ws *store.Workspace, r store.Reader, row store.PlanRow, reserve hu
 	return row, room, nil
 }
 
-// leftToWrite is what remains of the expected bytes.
-func leftToWrite(r store.Reader, row store.PlanRow) (int64, error) {
-	if row.Generation == 0 || row.RawBytes == 0 {
-		return row.ExpectedBytes, nil
+// leftToWrite is what remains of the expected bytes, and whether nothing does
+// since the generation is sealed.
+func leftToWrite(r store.Reader, row store.PlanRow) (left int64, sealed bool, err error) {
+	if row.Generation == 0 {
+		return row.ExpectedBytes, false, nil
+	}
+	g, ok, err := r.Generation(row.Generation)
+	if err != nil {
+		return 0, false, err
+	}
+	if ok && !g.Sealed.IsZero() {
+		return 0, true, nil
+	}
+	if row.RawBytes == 0 {
+		return row.ExpectedBytes, false, nil
 	}
 	blobs, err := r.Blobs(row.Generation)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	var raw int64
 	for _, b := range blobs {
 		raw += b.RawBytes
 	}
-	left := max(0, row.RawBytes-raw)
-	return int64(float64(row.ExpectedBytes) * float64(left) / float64(row.RawBytes)), nil
+	share := float64(max(0, row.RawBytes-raw)) / float64(row.RawBytes)
+	return int64(float64(row.ExpectedBytes) * share), false, nil
 }

@@ -68,7 +68,8 @@ func (p *planner) survey(ctx context.Context, r store.Reader, rep progress.Repor
 		} else {
 			p.splits[0]++
 		}
-		return p.distinct.add(q)
+		_, err := p.distinct.add(q)
+		return err
 	}, nil)
 	if err != nil {
 		return err
@@ -174,8 +175,9 @@ func (p *planner) foretell(r store.Reader) (store.PlanRow, detail, error) {
 	if err != nil {
 		return row, detail{}, err
 	}
+	room.Beside = beside(o, t.planned)
 	room.apply(&row)
-	roomThen := room.Free - room.Reserve + room.Reclaimable
+	roomThen := room.spare() + room.Reclaimable
 	if row.Decision == store.Short {
 		roomThen = 0 // it will be another volume, or another plan
 	}

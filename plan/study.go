@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"eaglebatch/internal/progress"
 	"eaglebatch/store"
 	"eaglebatch/store/blob"
 )
@@ -20,17 +19,20 @@ func selectionOf(rows string) rowSelection {
 }
 
 // study is what the samples are, whatever a plan keeps of them: every position
-// of the order and every distinct sample, by dataset.
+// of the order by dataset, and the distinct samples by what is stored of them.
 type study struct {
 	names  []string
 	sets   []setStudy
 	merged []store.DatasetRow
+
+	// holdings are what sealed generations hold, by their identity; nothing is
+	// the holding of a shape that none of them has.
+	holdings map[string]*holding
+	nothing  *holding
 }
 
 type setStudy struct {
 	positions lengths // each position of the order
-	fresh     lengths // distinct samples that no sealed generation holds
-	stored    lengths // distinct samples that one holds, as far as the plan's cap
 	// splitLost is what splitting loses at the plan's cap: tokens of windows
 	// before the first and after the last supervised token. Windows without
 	// one in between are lost too, but cannot be seen without the masks.
@@ -52,6 +54,7 @@ func newStudy(ctx context.Context, ws *store.Workspace, r store.Reader, o Option
 	if err != nil {
 		return nil, err
 	}
+	in := newMembership()
 	err = s.pass(ctx, func(at place, q piece) error {
 		set := &st.sets[at.set]
 		set.positions.add(at.row)
@@ -59,32 +62,18 @@ func newStudy(ctx context.Context, ws *store.Workspace, r store.Reader, o Option
 			set.splitLost += int64(at.row.First) / limit * limit
 			set.splitLost += max(0, n-(int64(at.row.Last)+limit-1)/limit*limit)
 		}
-		return p.distinct.add(q)
+		number, err := p.distinct.add(q)
+		if err == nil {
+			in.add(number, at.set)
+		}
+		return err
 	}, nil)
 	if err != nil {
 		return nil, err
 	}
-	p.distinct.seal()
-	if limit > 0 && o.Overlong != Split {
-		for i, n := range p.distinct.need {
-			p.distinct.need[i] = uint32(min(int64(n), limit))
-		}
-	}
-	if err := p.reuse(ctx, r, progress.Nop{}); err != nil {
-		return nil, err
-	}
-	for i, source := range p.distinct.source {
-		set, _ := p.c.locate(p.distinct.merged[i])
-		if row := p.distinct.row(uint32(i)); source == 0 {
-			st.sets[set].fresh.add(row)
-		} else {
-			st.sets[set].stored.add(row)
-		}
-	}
 	for i := range st.sets {
 		st.sets[i].positions.seal()
-		st.sets[i].fresh.seal()
-		st.sets[i].stored.seal()
 	}
-	return st, nil
+	p.distinct.seal()
+	return st, p.hold(ctx, r, st, in)
 }

@@ -15,15 +15,17 @@ import (
 // over them, in plain text of at most width columns.
 func WriteHistogram(w io.Writer, rep Report, width int) error {
 	var most int64
+	top := 1e-9
 	for _, b := range rep.Bars {
-		most = max(most, b.Samples)
+		most, top = max(most, b.Samples), max(top, b.Share)
 	}
 	room := max(8, (width-44)/2)
 	var sb strings.Builder
 	fmt.Fprintf(&sb, "%16s  %9s %-*s %6s %s\n", "tokens a sample", "samples", room, "", "share", "of all tokens")
 	for _, b := range rep.Bars {
 		name := fmt.Sprintf("%s-%s", human.Count(b.From+1), human.Count(b.To))
-		fmt.Fprintf(&sb, "%16s  %9s %-*s %5.1f%% %s\n", name, human.Count(b.Samples), room, bar(b.Samples, most, room), 100*b.Share, bar(int64(1e6*b.Share), 1e6, room))
+		line := fmt.Sprintf("%16s  %9s %-*s %5.1f%% %s", name, human.Count(b.Samples), room, bar(b.Samples, most, room), 100*b.Share, bar(int64(1e6*b.Share), int64(1e6*top), room))
+		fmt.Fprintln(&sb, strings.TrimRight(line, " "))
 	}
 	_, err := io.WriteString(w, sb.String())
 	return err
@@ -63,7 +65,62 @@ func WriteWhatIf(w io.Writer, rep Report, rows []WhatIfRow, width int) error {
 		}
 		cells = append(cells, c)
 	}
-	return human.WriteTable(w, width, cols, cells)
+	if err := human.WriteTable(w, width, cols, cells); err != nil {
+		return err
+	}
+	return writeNotes(w, rep, rows)
+}
+
+// The marks of a row's verdict.
+const (
+	markRaw   = " (raw)"
+	markReuse = " *"
+)
+
+// notes explain the marks that rows have.
+func notes(rep Report, rows []WhatIfRow) (out []string) {
+	if slices.ContainsFunc(rows, func(r WhatIfRow) bool { return r.unmeasured(rep) }) {
+		out = append(out, "(raw): in raw bytes, since no probe or sealed generation of that shape gives a ratio")
+	}
+	if slices.ContainsFunc(rows, func(r WhatIfRow) bool { return !r.ReuseCounted }) {
+		out = append(out, "*: states that older generations may hold are not counted: it may take less")
+	}
+	return out
+}
+
+func writeNotes(w io.Writer, rep Report, rows []WhatIfRow) error {
+	for _, n := range notes(rep, rows) {
+		if _, err := fmt.Fprintln(w, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmeasured says that a row goes by raw bytes while the plan does not.
+func (r WhatIfRow) unmeasured(rep Report) bool { return r.ExpectedBytes == nil && rep.Plan.Ratio > 0 }
+
+// WriteSections prints the rows of the what-if table that are worth reading one
+// by one, of all.
+func WriteSections(w io.Writer, rep Report, all []WhatIfRow, width int) error {
+	shown := 0
+	for _, s := range Sections(rep, all) {
+		if len(s.Rows) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintln(w, s.Title); err != nil {
+			return err
+		}
+		if err := WriteWhatIf(w, rep, s.Rows, width); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(w); err != nil {
+			return err
+		}
+		shown += len(s.Rows)
+	}
+	_, err := fmt.Fprintf(w, "%d of %s combinations; --json has them all, under what_if\n", shown, human.Count(int64(len(all))))
+	return err
 }
 
 // unit is what bytes are shown in: decimal, as disks are sold.
@@ -132,6 +189,12 @@ func (r WhatIfRow) cells(rep Report, u unit) []string {
 	if r.Decision == store.Short {
 		lacks := unitOf(r.ShortBy)
 		verdict = "lacks " + lacks.of(r.ShortBy) + " " + lacks.name
+	}
+	if r.unmeasured(rep) {
+		verdict += markRaw
+	}
+	if !r.ReuseCounted {
+		verdict += markReuse
 	}
 	return []string{mark, limit, drop, r.shape(rep), human.Count(r.Tokens), fmt.Sprintf("%.1f%%", lossPercent(r.Tokens+r.LostTokens, r.Tokens)),
 		human.Count(r.TouchedSamples), u.of(r.RawBytes), optional(r.ExpectedBytes, u.of), optional(r.Seconds, hours),

@@ -35,6 +35,7 @@ type WhatIfRow struct {
 	LostTokens     int64    `json:"lost_tokens"`     // to the cap and to drops
 	TouchedSamples int64    `json:"touched_samples"` // cut, emptied, skipped or dropped
 	NewTokens      int64    `json:"new_tokens"`      // to compute, repeats and what is stored already apart
+	ReuseCounted   bool     `json:"reuse_counted"`   // false: NewTokens may be fewer, since older generations may hold some of them
 	RawBytes       int64    `json:"raw_bytes"`
 	ExpectedBytes  *int64   `json:"expected_bytes"` // null where the codec's ratio is not known for the dtype
 	Seconds        *float64 `json:"seconds"`        // null without a rate
@@ -118,7 +119,9 @@ func (o WhatIfOptions) withDefaults(rep Report) WhatIfOptions {
 func (rep *Report) evaluate(row WhatIfRow, o WhatIfOptions) WhatIfRow {
 	p := rep.Plan
 	same := slices.Equal(row.Layers, p.Layers) && row.DType == p.DType && row.Rows == p.Rows
-	u := rep.use(row.MaxTokens, row.Drop, row.Rows, p.Overlong, same)
+	h, counted := rep.holdingOf(row, same)
+	u := rep.use(row.MaxTokens, row.Drop, row.Rows, p.Overlong, h)
+	row.ReuseCounted = counted && !u.unseen
 	row.Samples, row.Tokens, row.LostTokens, row.TouchedSamples, row.NewTokens = u.samples, u.tokens, u.lost, u.touched, u.fresh
 	rowBytes := int64(blob.Meta{Hidden: p.Hidden, DType: row.DType}.RowBytes())
 	row.RawBytes = rowBytes * (u.lastRows + int64(len(row.Layers)-1)*u.otherRows)
@@ -141,12 +144,13 @@ func (rep *Report) evaluate(row WhatIfRow, o WhatIfOptions) WhatIfRow {
 			}
 		}
 	}
-	row.Approx = selects(row.Rows) || u.budget
+	row.Approx = selects(row.Rows) || selects(p.Rows) || u.budget
+	reclaimable := rep.reclaimableBeside(h)
 	if row.Current = same && row.MaxTokens == p.MaxTokens && slices.Equal(row.Drop, p.Drop) && row.Codec == p.Codec; row.Current {
 		row.exact(rep)
-		need = rep.left
+		need, reclaimable = rep.left, rep.Room.Reclaimable
 	}
-	row.Decision, row.ShortBy = decide(need, rep.room(o.ExpandTo), rep.Room.Reclaimable)
+	row.Decision, row.ShortBy = decide(need, rep.room(o.ExpandTo), reclaimable)
 	return row
 }
 
@@ -154,6 +158,7 @@ func (rep *Report) evaluate(row WhatIfRow, o WhatIfOptions) WhatIfRow {
 func (row *WhatIfRow) exact(rep *Report) {
 	p, bytes := rep.Plan, rep.Plan.ExpectedBytes
 	row.Samples, row.Tokens, row.NewTokens, row.RawBytes, row.Approx = p.Samples, p.Tokens, p.NewTokens, p.RawBytes, false
+	row.ReuseCounted = true
 	row.LostTokens = rep.Total.Tokens - p.Tokens
 	if row.ExpectedBytes != nil {
 		row.ExpectedBytes = &bytes
@@ -165,105 +170,9 @@ func (row *WhatIfRow) exact(rep *Report) {
 func (rep *Report) room(expandTo int64) int64 {
 	m := rep.Room
 	if expandTo == 0 {
-		return m.Free - m.Reserve
+		return m.spare()
 	}
-	return m.Free + expandTo - m.Total - rep.options.Reserve.Of(expandTo)
-}
-
-// use is what an alternative keeps and computes.
-type use struct {
-	samples, tokens, lost, touched int64 // positions
-	fresh                          int64 // tokens to compute
-	lastRows, otherRows            int64
-	seconds                        float64
-	budget                         bool // a dataset's budget was spent
-}
-
-// planUse is what the plan in force keeps and computes.
-func (rep *Report) planUse() use {
-	p := rep.Plan
-	return rep.use(p.MaxTokens, p.Drop, p.Rows, p.Overlong, true)
-}
-
-// use adds up what a cap and drops leave. With same, what older generations
-// hold for the plan in force need not be computed again; under a higher cap
-// than the plan's it may have to be, and counts.
-func (rep *Report) use(limit int64, drop []string, rows, overlong string, same bool) use {
-	var u use
-	reusable := same && overlong == rep.Plan.Overlong && (overlong != Split || limit == rep.Plan.MaxTokens) && (rep.Plan.MaxTokens == 0 || limit > 0 && limit <= rep.Plan.MaxTokens)
-	for i := range rep.study.sets {
-		s := &rep.study.sets[i]
-		all, tokens := s.positions.length.all()
-		if slices.Contains(drop, rep.study.names[i]) {
-			u.lost += tokens
-			u.touched += all
-			continue
-		}
-		c := s.positions.at(limit, overlong)
-		part := rep.affordable(c.tokens)
-		u.budget = u.budget || part < 1
-		samples := scale(part, c.samples)
-		u.samples += samples
-		u.tokens += scale(part, c.tokens)
-		u.lost += tokens - scale(part, c.tokens)
-		u.touched += c.truncated + c.emptied + c.skipped + c.samples - samples
-		u.compute(&s.fresh, part, &rep.Basis, limit, overlong, rows)
-		if !reusable {
-			u.compute(&s.stored, part, &rep.Basis, limit, overlong, rows)
-		}
-	}
-	return u
-}
-
-// affordable is the share of a dataset's tokens that max_tokens_per_dataset
-// lets in. Which samples those are depends on the order; they are taken to be
-// like the others.
-func (rep *Report) affordable(tokens int64) float64 {
-	if most := rep.options.MaxDatasetTokens; most > 0 && tokens > most {
-		return float64(most) / float64(tokens)
-	}
-	return 1
-}
-
-func scale(part float64, n int64) int64 {
-	if part == 1 {
-		return n
-	}
-	return int64(part * float64(n))
-}
-
-func (u *use) compute(l *lengths, part float64, b *Basis, limit int64, overlong, rows string) {
-	last, others := l.rows(limit, overlong, selectionOf(rows))
-	u.lastRows += scale(part, last)
-	u.otherRows += scale(part, others)
-	u.fresh += scale(part, l.at(limit, overlong).tokens)
-	u.seconds += part * l.seconds(b, limit, overlong)
-}
-
-// seconds foretells the time for a set of samples under a cap.
-func (l *lengths) seconds(b *Basis, limit int64, overlong string) float64 {
-	c := l.at(limit, overlong)
-	if len(b.Buckets) == 0 || b.Rate > 0 {
-		return b.secondsFor(c.tokens, 1)
-	}
-	if limit == 0 {
-		limit = noCap
-	}
-	var total float64
-	var before int64
-	for i, k := range b.Buckets {
-		to := min(k.MaxTokens, limit)
-		if i == len(b.Buckets)-1 {
-			to = limit
-		}
-		_, sum := l.length.upTo(to)
-		total += b.secondsFor(k.MaxTokens, 1) * float64(sum-before) / float64(k.MaxTokens)
-		before = sum
-	}
-	if left := c.tokens - before; left > 0 && limit < noCap {
-		total += b.secondsFor(limit, 1) * float64(left) / float64(limit) // those that the cap cut
-	}
-	return total
+	return m.spare() + m.Reserve + expandTo - m.Total - rep.options.Reserve.Of(expandTo)
 }
 
 // markBest marks the row with the least loss among those of the plan's shape
@@ -282,32 +191,4 @@ func markBest(rep Report, rows []WhatIfRow) {
 	if best >= 0 {
 		rows[best].Best = true
 	}
-}
-
-// Story picks the few rows that tell the story: at the plan's shape each cap,
-// that changes anything, with nothing dropped, without the dataset that takes
-// most tokens, and without what the plan drops; and the plan in fp8.
-func Story(rep Report, rows []WhatIfRow) []WhatIfRow {
-	var largest DatasetReport
-	for _, d := range rep.Datasets {
-		if d.Tokens > largest.Tokens {
-			largest = d
-		}
-	}
-	p := rep.Plan
-	var out []WhatIfRow
-	for _, r := range rows {
-		shape := slices.Equal(r.Layers, p.Layers) && r.Rows == p.Rows && r.Codec == p.Codec
-		drop := len(r.Drop) == 0 || slices.Equal(r.Drop, []string{largest.Name}) || slices.Equal(r.Drop, p.Drop)
-		planned := r.MaxTokens == p.MaxTokens && slices.Equal(r.Drop, p.Drop)
-		if r.Best || r.Current || shape && (r.DType == p.DType && drop || r.DType == "fp8" && planned) && !slices.ContainsFunc(out, r.sameAs) {
-			out = append(out, r)
-		}
-	}
-	return out
-}
-
-// sameAs says that r differs from o by a cap that changes nothing.
-func (r WhatIfRow) sameAs(o WhatIfRow) bool {
-	return slices.Equal(r.Drop, o.Drop) && r.DType == o.DType && r.Tokens == o.Tokens && r.RawBytes == o.RawBytes
 }

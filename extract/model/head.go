@@ -166,6 +166,24 @@ func (h *Head) Vocab() int { return h.lmHead.Rows }
 // Hidden is the width of a state.
 func (h *Head) Hidden() int { return h.hidden }
 
+// Size is about how long WriteSafetensors's file is.
+func (h *Head) Size() (n int64) {
+	for i, t := range []tensor.Tensor{h.embed, h.norm, h.lm} {
+		switch {
+		case i == 2 && h.tied:
+		case t.Type.Plain():
+			n += int64(len(t.Data))
+		default:
+			values := int64(4)
+			for _, d := range t.Shape {
+				values *= int64(d)
+			}
+			n += values
+		}
+	}
+	return n
+}
+
 // Close unmaps the weights.
 func (h *Head) Close() error { return h.w.Close() }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"eaglebatch/internal/config"
+	"eaglebatch/internal/human"
 	"eaglebatch/internal/pipeline"
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
@@ -182,6 +183,15 @@ func (e *env) reporter(c *cli.Context) *progress.Renderer {
 
 // width is the columns of text that stdout has; 120 where that is not known.
 func (e *env) width() int {
+	if n := e.screen(); n > 0 {
+		return n
+	}
+	return 120
+}
+
+// screen is how wide the terminal is, or COLUMNS says; 0 where the answer goes
+// to a file or a program, which wants lines whole.
+func (e *env) screen() int {
 	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
 		return n
 	}
@@ -190,7 +200,15 @@ func (e *env) width() int {
 			return n
 		}
 	}
-	return 120
+	return 0
+}
+
+// prose prints a line of text, broken between words where it is for a screen.
+func (e *env) prose(line string) {
+	if n := e.screen(); n > 0 {
+		line = human.Wrap(line, n)
+	}
+	fmt.Fprintln(e.out, line)
 }
 
 // session is an open workspace with what a command needs around it.

@@ -164,35 +164,59 @@ func (j *job) planOptions() (plan.Options, error) {
 		Engine: j.engine(), Synthetic: j.cfg.Extract.Backend == "synthetic",
 	}
 	if p.DType == "fp8" {
-		meta.Source = j.engineDType()
+		meta.Source = j.engineDType(p.DType)
+	}
+	head, err := j.headSize()
+	if err != nil {
+		return plan.Options{}, err
 	}
 	return plan.Options{
 		Model: j.modelF, Meta: meta, Identity: j.identity(),
 		MaxTokens: p.MaxTokens, Overlong: p.Overlong, Drop: p.Drop, Rows: p.Rows, MaxDatasetTokens: p.MaxDatasetTokens,
 		Reserve: p.Reserve, BlobSize: int64(p.BlobSize), Memory: int64(j.cfg.Extract.Memory), Rate: p.TokensPerSecond, GCNames: j.gcNames(),
+		Beside: head,
 	}, nil
 }
 
+// headSize is what target_head.safetensors will take.
+func (j *job) headSize() (n int64, err error) {
+	if j.cfg.Extract.Backend == "synthetic" {
+		return 0, nil
+	}
+	h, err := model.OpenHead(j.cfg.Model)
+	if isNoWeights(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("model %q: %w", j.cfg.Model, err)
+	}
+	return h.Size(), h.Close()
+}
+
 func (j *job) identity() []store.Part {
-	ids := make([]string, len(j.layers))
-	for i, l := range j.layers {
+	return j.identityOf(j.layers, j.cfg.Plan.DType, j.cfg.Plan.Rows)
+}
+
+// identityOf is the identity of states in another shape than the plan's.
+func (j *job) identityOf(layers []int, dtype, rows string) []store.Part {
+	ids := make([]string, len(layers))
+	for i, l := range layers {
 		ids[i] = strconv.Itoa(l)
 	}
-	dtype := j.cfg.Plan.DType
-	if given := j.engineDType(); given != dtype {
+	if given := j.engineDType(dtype); given != dtype {
 		dtype += " from " + given
 	}
 	return []store.Part{
 		{Key: "model", Value: j.modelF},
 		{Key: "layers", Value: strings.Join(ids, ",")},
 		{Key: "dtype", Value: dtype},
-		{Key: "rows", Value: j.cfg.Plan.Rows},
+		{Key: "rows", Value: rows},
 		{Key: "engine", Value: j.engine()},
 	}
 }
 
 func (j *job) gcOptions() gc.Options {
-	return gc.Options{Keep: j.cfg.GC.Keep, MinAge: j.cfg.GC.MinAge}
+	return gc.Options{Keep: j.cfg.GC.Keep, MinAge: j.cfg.GC.MinAge, Protected: j.protected()}
 }
 
 // planRow returns the plan in force.

@@ -2,15 +2,10 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"strings"
-	"time"
 
-	"eaglebatch/internal/config"
 	"eaglebatch/plan"
 	"eaglebatch/store"
-	"eaglebatch/store/retain"
 
 	"github.com/urfave/cli/v2"
 )
@@ -27,6 +22,7 @@ func (e *env) planCommand() *cli.Command {
 			jsonFlag(),
 			&cli.StringFlag{Name: "accept", Usage: "record the decision `KEY=VALUE,…` and plan by it"},
 			&cli.BoolFlag{Name: "withdraw", Usage: "forget the recorded decision"},
+			&cli.BoolFlag{Name: "replace", Usage: "decide anew although what was decided, or planned, is carried out in part"},
 		}, planFlags(), settingFlags(planSettings())),
 		Action: func(c *cli.Context) error {
 			return e.withJob(c, false, func(j *job) error { return j.planOnly(c.Context) })
@@ -75,63 +71,6 @@ func (j *job) makePlan(ctx context.Context, o plan.Options) error {
 	})
 }
 
-// acceptDecision records a decision and makes the plan stale, since it may say
-// otherwise now. One that cannot be carried out is refused, and what was
-// decided before stays.
-func (j *job) acceptDecision(ctx context.Context, text string) error {
-	values, err := plan.ParseAccept(text)
-	if err != nil {
-		return usagef("--accept: %v", err)
-	}
-	a := store.Acceptance{Values: values, PlanYAML: hashText(j.cfg.PlanText), At: time.Now().UTC()}
-	before, err := j.checkDecision(a)
-	if err != nil {
-		return err
-	}
-	if err := j.ws.Update(ctx, "accept", func(tx *store.Tx) error { return tx.PutAcceptance(a) }); err != nil {
-		return err
-	}
-	if err := j.applyAcceptance(); err != nil {
-		undo := func(tx *store.Tx) error {
-			if before.Values == nil {
-				return tx.ClearAcceptance()
-			}
-			return tx.PutAcceptance(before)
-		}
-		return errors.Join(err, j.ws.Update(ctx, "refused", undo))
-	}
-	return j.runner().Redo(ctx, store.PhasePlan)
-}
-
-// checkDecision returns the decision recorded so far, and fails where a names
-// what is not there.
-func (j *job) checkDecision(a store.Acceptance) (before store.Acceptance, err error) {
-	err = j.ws.View(func(r store.Reader) error {
-		if before, _, err = r.Acceptance(); err != nil {
-			return err
-		}
-		gens, err := r.Generations()
-		if err != nil || a.Values["gc"] == "" {
-			return err
-		}
-		for _, name := range strings.Split(a.Values["gc"], "+") {
-			if err := retain.Known(gens, name); err != nil {
-				return withHint(usagef("--accept: gc: %v", err), "%s", j.command(j.c, "generations"))
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return before, err
-	}
-	for _, name := range strings.FieldsFunc(a.Values["drop"], func(c rune) bool { return c == '+' }) {
-		if !slices.ContainsFunc(j.cfg.Datasets, func(d config.Dataset) bool { return d.Name == name }) {
-			return before, usagef("--accept: drop: there is no dataset %q in %s", name, j.cfg.File)
-		}
-	}
-	return before, nil
-}
-
 // checkFlags refuses options that make no sense before anything is done.
 func (j *job) checkFlags() error {
 	if j.c.IsSet("probe") && j.c.Int("probe") < 1 {
@@ -140,25 +79,16 @@ func (j *job) checkFlags() error {
 	if j.c.IsSet("accept") && j.c.Bool("withdraw") {
 		return usagef("--accept and --withdraw exclude each other: --accept replaces the decision recorded so far")
 	}
+	if j.c.Bool("replace") && !j.c.IsSet("accept") && !j.c.Bool("withdraw") {
+		return usagef("--replace says that --accept or --withdraw may undo what is half done: give one of them")
+	}
 	_, err := j.whatIfOptions()
 	return err
 }
 
-func (j *job) withdraw(ctx context.Context) error {
-	if err := j.ws.Update(ctx, "withdraw", func(tx *store.Tx) error { return tx.ClearAcceptance() }); err != nil {
-		return err
-	}
-	cfg, err := j.load(j.c)
-	if err != nil {
-		return err
-	}
-	j.cfg, j.accept = cfg, store.Acceptance{}
-	return j.runner().Redo(ctx, store.PhasePlan)
-}
-
 func (j *job) report(ctx context.Context) (rep plan.Report, err error) {
 	err = j.ws.View(func(r store.Reader) error {
-		rep, err = plan.BuildReport(ctx, r, j.ws, &plan.Terms{Rate: j.cfg.Plan.TokensPerSecond, Reserve: j.cfg.Plan.Reserve})
+		rep, err = plan.BuildReport(ctx, r, j.ws, &plan.Terms{Rate: j.cfg.Plan.TokensPerSecond, Reserve: j.cfg.Plan.Reserve, Identity: j.identityOf, Decided: j.accept.Values})
 		return err
 	})
 	return rep, err
@@ -179,9 +109,6 @@ func (j *job) showPlan(ctx context.Context) error {
 	}
 	if j.c.Bool("json") {
 		return j.printJSON(planReport{rep, rows, plan.Choices(rep)})
-	}
-	if !j.c.Bool("what-if") {
-		rows = plan.Story(rep, rows)
 	}
 	return j.printPlan(rep, rows)
 }

@@ -3,9 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
-	"maps"
 	"slices"
-	"strings"
 
 	"eaglebatch/internal/human"
 	"eaglebatch/plan"
@@ -18,7 +16,7 @@ func planFlags() []cli.Flag {
 		&cli.IntFlag{Name: "probe", Usage: "first run `N` samples, stratified by length, to measure rate and ratio"},
 		&cli.StringFlag{Name: "html", Usage: "write the report with charts to `FILE`"},
 		&cli.StringFlag{Name: "expand-to", Usage: "what if the volume had `SIZE` in all"},
-		&cli.BoolFlag{Name: "what-if", Usage: "print every row of the what-if table, not only those that tell the story"},
+		&cli.BoolFlag{Name: "what-if", Usage: "print more of the what-if table than the rows that tell the story; --json has all of it"},
 	}
 }
 
@@ -57,20 +55,38 @@ func (j *job) printPlan(rep plan.Report, rows []plan.WhatIfRow) error {
 	if err := plan.WriteOverlong(j.out, rep); err != nil {
 		return err
 	}
-	fmt.Fprintln(j.out)
+	if len(rep.Overlong) > 0 {
+		fmt.Fprintln(j.out)
+	}
 	if s := j.c.String("expand-to"); s != "" {
 		fmt.Fprintf(j.out, "if the volume had %s in all:\n", s)
 	}
-	if err := plan.WriteWhatIf(j.out, rep, rows, width); err != nil {
+	write := func() error { return plan.WriteWhatIf(j.out, rep, plan.Story(rep, rows), width) }
+	if j.c.Bool("what-if") {
+		write = func() error { return plan.WriteSections(j.out, rep, rows, width) }
+	}
+	if err := write(); err != nil {
 		return err
 	}
-	for i, ch := range plan.Choices(rep) {
+	return j.printChoices(rep)
+}
+
+func (j *job) printChoices(rep plan.Report) error {
+	list, commands, err := j.choices(rep)
+	if err != nil {
+		return err
+	}
+	title := "ways out:"
+	if j.c.IsSet("expand-to") {
+		title = "ways out on the volume as it is:"
+	}
+	for i, ch := range list {
 		if i == 0 {
-			fmt.Fprintln(j.out, "\nways out:")
+			fmt.Fprintf(j.out, "\n%s\n", title)
 		}
-		fmt.Fprintf(j.out, "  %s\n", ch.Text)
-		if ch.Accept != "" {
-			fmt.Fprintf(j.out, "    %s\n", j.command(j.c, "plan --accept "+quote(ch.Accept)))
+		j.prose("  " + ch.Text)
+		if commands[i] != "" {
+			fmt.Fprintf(j.out, "    %s\n", commands[i]) // one line, to be copied
 		}
 	}
 	return nil
@@ -107,30 +123,28 @@ func (j *job) printMix(rep plan.Report, width int) error {
 
 func (j *job) printFigures(rep plan.Report) {
 	p := rep.Plan
-	fmt.Fprintf(j.out, "\n%s samples, %s tokens planned; %s new, %s reused, %s repeated\n",
+	say := func(format string, args ...any) { j.prose(fmt.Sprintf(format, args...)) }
+	fmt.Fprintln(j.out)
+	say("%s samples, %s tokens planned; %s new, %s reused, %s repeated",
 		human.Count(p.Samples), human.Count(p.Tokens), human.Count(p.NewSamples), human.Count(p.Reused), human.Count(p.Repeated))
-	fmt.Fprintf(j.out, "dropped %s, over-length %s, emptied by the cap %s, truncated %s (%s tokens lost)\n",
+	say("dropped %s, over-length %s, emptied by the cap %s, truncated %s (%s tokens lost)",
 		human.Count(p.Dropped), human.Count(p.OverLength), human.Count(p.Emptied), human.Count(p.Truncated), human.Count(p.LostTokens))
 	expected := ""
 	if p.Ratio > 0 {
 		expected = ", " + human.Sized(p.ExpectedBytes) + " expected"
 	}
-	fmt.Fprintf(j.out, "layers %v, %s, %s: %s bytes a token, %s raw%s, %s blobs\n",
+	say("layers %v, %s, %s: %s bytes a token, %s raw%s, %s blobs",
 		p.Layers, p.DType, p.Codec, human.Count(p.BytesPerToken), human.Sized(p.RawBytes), expected, human.Count(p.Blobs))
-	fmt.Fprintf(j.out, "free %s, reserve %s, reclaimable %s: %s", human.Bytes(p.DiskFree), human.Bytes(p.Reserve), human.Bytes(p.Reclaimable), p.Decision)
+	by := ""
 	if p.ShortBy > 0 {
-		fmt.Fprintf(j.out, " by %s", human.Sized(p.ShortBy))
+		by = " by " + human.Sized(p.ShortBy)
 	}
-	fmt.Fprintln(j.out)
+	say("free %s, reserve %s, reclaimable %s: %s%s", human.Bytes(p.DiskFree), human.Bytes(p.Reserve), human.Bytes(p.Reclaimable), p.Decision, by)
 	if j.accept.Values != nil {
-		var said []string
-		for _, k := range slices.Sorted(maps.Keys(j.accept.Values)) {
-			said = append(said, k+"="+j.accept.Values[k])
-		}
-		fmt.Fprintf(j.out, "decision of %s in force: %s\n", j.accept.At.Local().Format("2006-01-02 15:04"), strings.Join(said, ", "))
+		say("decision of %s in force: %s", when(j.accept), said(j.accept))
 	}
 	for _, line := range rep.Explain() {
-		fmt.Fprintln(j.out, line)
+		say("%s", line)
 	}
 }
 

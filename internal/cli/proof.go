@@ -20,38 +20,54 @@ import (
 // proof seals the first samples of the plan as a generation of their own, in
 // the room there is, so that the decision is made on states that were checked.
 // The main generation points to them later: nothing is computed twice.
-func (j *job) proof(ctx context.Context, p store.PlanRow) error {
+//
+// Where the room does not hold all of the proof, it is made of as many samples
+// as it holds; below leastProof, and where the rest would tell nothing, there is
+// none, and without says what to do about it.
+func (j *job) proof(ctx context.Context, p store.PlanRow) (without []string, err error) {
 	n := min(j.cfg.Plan.Proof, p.Samples)
 	if n <= 0 {
-		return nil
+		return nil, nil
 	}
 	_, done, err := j.sealedProof()
 	if err != nil || done {
-		return err
+		return nil, err
 	}
 	o, err := j.planOptions()
 	if err != nil {
-		return err
+		return nil, err
+	}
+	fit, err := plan.FitProof(ctx, j.ws, o, n, min(n, leastProof))
+	if err != nil {
+		return nil, fmt.Errorf("proof: %w", err)
+	}
+	if fit.Samples < min(n, leastProof) {
+		return []string{fmt.Sprintf("no proof: its first %d samples need %s and %s are free above the reserve; free %s more and run again to see states of this model before deciding (plan.proof: 0 asks without this line)",
+			min(n, leastProof), human.Sized(fit.Least), human.Sized(fit.Room), human.Sized(fit.Least-fit.Room))}, nil
+	}
+	if fit.Samples < n {
+		j.rep.Note("the %s free above the reserve hold a proof of %d samples, not of %d", human.Sized(fit.Room), fit.Samples, n)
 	}
 	if err := j.runner().Redo(ctx, store.PhasePlan); err != nil {
-		return err
+		return nil, err
 	}
-	o.Limit = n
-	small, err := plan.Run(ctx, j.ws, o, j.rep)
-	if err != nil {
-		return err
+	o.Limit = fit.Samples
+	if _, err := plan.Run(ctx, j.ws, o, j.rep); err != nil {
+		return nil, err
 	}
-	if small.Decision == store.Short {
-		j.rep.Note("there is no room even for a proof of %d samples", n)
-	} else if err := j.sealProof(ctx, n); err != nil {
-		return err
+	if err := j.sealProof(ctx, fit.Samples); err != nil {
+		return nil, err
 	}
 	if err := j.resetExtract(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	_, err = j.plan(ctx)
-	return err
+	return nil, err
 }
+
+// leastProof is how many samples a proof has at least: fewer say little of ten
+// datasets, or of what states take on disk.
+const leastProof = 16
 
 // resetExtract makes the extract phase pending again: what the proof counted
 // there is not progress of the plan to come.

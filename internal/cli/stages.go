@@ -153,7 +153,7 @@ func (j *job) extractOptions(ctx context.Context) (extract.Options, func(), erro
 // decide turns the plan's decision into going on or waiting for a human. It
 // seals a proof first where there is room for it.
 func (j *job) decide(ctx context.Context) error {
-	p, open, err := j.undecided()
+	p, room, open, err := j.undecided()
 	if err == nil && p.Samples == 0 {
 		return fmt.Errorf("%w: the plan holds no sample: %s dropped, %s over length, %s emptied by the cap of %s tokens (their supervised part lies behind it)",
 			config.ErrConfig, human.Count(p.Dropped), human.Count(p.OverLength), human.Count(p.Emptied), human.Count(p.MaxTokens))
@@ -161,11 +161,12 @@ func (j *job) decide(ctx context.Context) error {
 	if err != nil || !open {
 		return err
 	}
-	if err := j.proof(ctx, p); err != nil {
+	without, err := j.proof(ctx, p)
+	if err != nil {
 		return err
 	}
 	// The proof measured what states take on disk: what looked short may fit.
-	if p, open, err = j.undecided(); err != nil || !open {
+	if p, room, open, err = j.undecided(); err != nil || !open {
 		return err
 	}
 	found, err := j.judgeProof(ctx)
@@ -176,16 +177,21 @@ func (j *job) decide(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d := &store.DecisionError{What: fmt.Sprintf("the plan needs %s and the disk is %s short of it above the reserve", human.Sized(p.ExpectedBytes), human.Sized(p.ShortBy))}
+	need := human.Sized(room.Need + room.Beside)
+	d := &store.DecisionError{What: fmt.Sprintf("the plan needs %s and the disk is %s short of it above the reserve", need, human.Sized(p.ShortBy))}
 	if p.Decision == store.FitsAfterGC {
-		d.What = fmt.Sprintf("the plan needs %s and %s are free above the reserve: it fits once old states are deleted (%s are reclaimable)", human.Sized(p.ExpectedBytes), human.Sized(max(0, p.DiskFree-p.Reserve)), human.Sized(p.Reclaimable))
+		d.What = fmt.Sprintf("the plan needs %s and %s are free above the reserve: it fits once old states are deleted (%s are reclaimable)", need, human.Sized(max(0, p.DiskFree-p.Reserve)), human.Sized(p.Reclaimable))
 	}
 	d.Details = append(d.Details, rep.Room.Explain()...)
-	d.Details = append(d.Details, found...)
-	for _, ch := range plan.Choices(rep) {
+	d.Details = append(d.Details, append(found, without...)...)
+	list, commands, err := j.choices(rep)
+	if err != nil {
+		return err
+	}
+	for i, ch := range list {
 		d.Details = append(d.Details, ch.Text)
-		if ch.Accept != "" {
-			d.Commands = append(d.Commands, j.command(j.c, "plan --accept "+quote(ch.Accept)))
+		if commands[i] != "" {
+			d.Commands = append(d.Commands, commands[i])
 		}
 	}
 	return d
@@ -194,12 +200,11 @@ func (j *job) decide(ctx context.Context) error {
 // undecided says whether the plan in force needs room that only a decision can
 // make. What was short when the plan was made may fit by now; what is half
 // extracted was decided before.
-func (j *job) undecided() (p store.PlanRow, open bool, err error) {
+func (j *job) undecided() (p store.PlanRow, room plan.Room, open bool, err error) {
 	if p, err = j.planRow(); err != nil || p.NewSamples == 0 || p.Generation != 0 {
-		return p, false, err
+		return p, room, false, err
 	}
 	now := p
-	var room plan.Room
 	if p.Decision != store.Fits {
 		err = j.ws.View(func(r store.Reader) (err error) {
 			now, room, err = plan.Reassess(j.ws, r, p, j.cfg.Plan.Reserve)
@@ -207,5 +212,5 @@ func (j *job) undecided() (p store.PlanRow, open bool, err error) {
 		})
 	}
 	decided := len(j.gcNames()) > 0 && room.Enough()
-	return now, now.Decision != store.Fits && !decided, err
+	return now, room, now.Decision != store.Fits && !decided, err
 }

@@ -19,7 +19,7 @@ import (
 // newBackend makes the configured engine.
 func (j *job) newBackend(ctx context.Context) (backend.Backend, error) {
 	x := j.cfg.Extract
-	dtype := j.engineDType()
+	dtype := j.engineDType(j.cfg.Plan.DType)
 	switch x.Backend {
 	case "native":
 		return native.New(j.cfg.Model, native.Options{
@@ -54,13 +54,13 @@ func (j *job) newBackend(ctx context.Context) (backend.Backend, error) {
 	return nil, fmt.Errorf("%w: extract.backend: %q is not known", config.ErrConfig, x.Backend)
 }
 
-// engineDType is what the engine is asked to give: what is stored, unless that
-// is made of it.
-func (j *job) engineDType() string {
-	if j.cfg.Plan.DType == "fp8" {
+// engineDType is what the engine is asked to give where dtype is stored: the
+// same, unless that is made of it.
+func (j *job) engineDType(dtype string) string {
+	if dtype == "fp8" {
 		return j.cfg.Extract.EngineDType
 	}
-	return j.cfg.Plan.DType
+	return dtype
 }
 
 func (j *job) newVLLM() (backend.Backend, error) {
@@ -70,7 +70,7 @@ func (j *job) newVLLM() (backend.Backend, error) {
 		return nil, err
 	}
 	o := vllm.Options{
-		Endpoints: x.Endpoints, Hidden: j.model.Hidden, Layers: j.model.Layers, Vocab: j.model.Vocab, Capture: j.layers, DType: j.engineDType(),
+		Endpoints: x.Endpoints, Hidden: j.model.Hidden, Layers: j.model.Layers, Vocab: j.model.Vocab, Capture: j.layers, DType: j.engineDType(j.cfg.Plan.DType),
 		SharedDir: x.SharedDir, APIKey: key, InFlight: int64(x.InFlight), Concurrency: x.Concurrency,
 	}
 	if j.ws != nil {

@@ -63,6 +63,31 @@ func WriteTable(w io.Writer, width int, cols []Column, rows [][]string) error {
 	return err
 }
 
+// Wrap breaks a line between words so that it has at most width columns, as far
+// as words allow; all lines but the first are indented by two more than it is.
+func Wrap(line string, width int) string {
+	text := strings.TrimLeft(line, " ")
+	indent := len(line) - len(text)
+	var sb strings.Builder
+	sb.WriteString(line[:indent])
+	at := indent
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case at+1+n > width:
+			sb.WriteString("\n" + strings.Repeat(" ", indent+2))
+			at = indent + 2
+		default:
+			sb.WriteByte(' ')
+			at++
+		}
+		sb.WriteString(word)
+		at += n
+	}
+	return sb.String()
+}
+
 // gap is what lies between two columns.
 const gap = 2
 

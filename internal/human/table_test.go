@@ -22,3 +22,21 @@ func TestWriteTable(t *testing.T) {
 		}
 	}
 }
+
+func TestWrap(t *testing.T) {
+	for _, tc := range []struct {
+		line  string
+		width int
+		want  string
+	}{
+		{"", 10, ""},
+		{"short", 10, "short"},
+		{"  ways out of it, each", 12, "  ways out\n    of it,\n    each"},
+		{"averyverylongword and more", 8, "averyverylongword\n  and\n  more"},
+		{"exactly ten", 11, "exactly ten"},
+	} {
+		if got := Wrap(tc.line, tc.width); got != tc.want {
+			t.Errorf("Wrap(%q, %d) = %q, want %q", tc.line, tc.width, got, tc.want)
+		}
+	}
+}
