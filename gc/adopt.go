@@ -38,8 +38,11 @@ const alien = 0.1
 type survey struct {
 	files map[string]int64
 	bytes map[string]int64
-	other int64  // bytes of files of no known format
 	pt    string // one .pt file
+
+	// Files of no known format: how many, their bytes, the largest.
+	others, other, most int64
+	such                string
 }
 
 func newPatterns() []pattern {
@@ -68,7 +71,11 @@ func (s *survey) add(ps []pattern, rel string, st *unix.Stat_t) {
 			return
 		}
 	}
+	s.others++
 	s.other += n
+	if n > s.most || s.such == "" {
+		s.most, s.such = n, rel
+	}
 }
 
 // format picks the format of most files, and refuses a directory in which
@@ -110,8 +117,9 @@ func hasKey(dir *os.File, rel, key string) bool {
 // Adopt registers a directory that eaglebatch did not make as a sealed
 // generation, so that it can be listed, counted on and reclaimed. Nothing in
 // it is changed. What is recorded proves later that it is still the same.
-// Adopting the same directory by the same name again counts it anew.
-func Adopt(ctx context.Context, ws *store.Workspace, path, name string, rep progress.Reporter) (g store.GenerationRow, err error) {
+// Adopting the same directory by the same name again counts it anew. A
+// directory that holds what is protected is refused.
+func Adopt(ctx context.Context, ws *store.Workspace, path, name string, rep progress.Reporter, protected ...Protected) (g store.GenerationRow, err error) {
 	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`).MatchString(name) {
 		return g, fmt.Errorf("name %q: want up to 64 letters, digits, dots, dashes and underscores, a letter or digit first", name)
 	}
@@ -126,6 +134,9 @@ func Adopt(ctx context.Context, ws *store.Workspace, path, name string, rep prog
 	if err != nil {
 		return g, err
 	}
+	if err := spares(path, protected); err != nil {
+		return g, err
+	}
 	pl, err := openPlace("", path)
 	if err != nil {
 		return g, fmt.Errorf("adopt: %w", err)
@@ -134,17 +145,22 @@ func Adopt(ctx context.Context, ws *store.Workspace, path, name string, rep prog
 	rep.Start(progress.Phase{Name: "adopt", Unit: "files"})
 	defer rep.Finish()
 	sv, ps := &survey{files: map[string]int64{}, bytes: map[string]int64{}}, newPatterns()
-	u, err := measure(ctx, pl.dir, false, func(rel string, st *unix.Stat_t) error {
+	u, err := measure(ctx, pl.dir, looking{each: func(rel string, st *unix.Stat_t) {
 		sv.add(ps, rel, st)
 		rep.Add(progress.Delta{Units: 1, Bytes: st.Blocks * 512})
-		return nil
-	})
+	}})
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("it changes while it is looked at (%w): adopt it once nothing writes to it", err)
+	}
 	if err != nil {
 		return g, fmt.Errorf("adopt %s: %w", path, err)
 	}
 	format, samples, err := sv.format(pl.dir)
 	if err != nil {
 		return g, err
+	}
+	if sv.others > 0 {
+		rep.Note("%s in it are of other kinds (%s), such as %s: they go with it", human.Plural(sv.others, "file"), human.Bytes(sv.other), sv.such)
 	}
 	g = store.GenerationRow{ID: old.ID, Name: name, Origin: retain.Adopted, State: store.GenSealed, Kind: retain.KindStates, Path: path,
 		Samples: samples, Distinct: samples, Bytes: u.Freed, Pinned: old.Pinned, Created: time.Now(),

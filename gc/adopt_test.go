@@ -114,6 +114,9 @@ func TestAdoptRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, ws, "gen", store.GenSealed, nil)
+	data := filepath.Join(parent, "both", "more", "tokenized_data.jsonl")
+	write(t, filepath.Join(parent, "both", "hs_1.safetensors"), 90000)
+	write(t, data, 9)
 	for _, tc := range []struct{ name, path, as, want string }{
 		{"inside the workspace", filepath.Join(ws.Dir(), "generations"), "x", "overlaps the workspace"},
 		{"around the workspace", filepath.Dir(ws.Dir()), "x", "overlaps the workspace"},
@@ -127,8 +130,9 @@ func TestAdoptRefuses(t *testing.T) {
 		{"a file", filepath.Join(parent, "good", "hs_1.safetensors"), "x", "not a directory"},
 		{"bad name", filepath.Join(parent, "good"), "../x", "letters, digits"},
 		{"missing", filepath.Join(parent, "nonesuch"), "x", "no such file"},
+		{"a dataset in it", filepath.Join(parent, "both"), "x", "holds dataset B1"},
 	} {
-		if _, err := Adopt(t.Context(), ws, tc.path, tc.as, progress.Nop{}); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := Adopt(t.Context(), ws, tc.path, tc.as, progress.Nop{}, Protected{"dataset B1", data}); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
 		}
 	}

@@ -16,8 +16,13 @@ type Options struct {
 	Names      []string
 	Now        bool             // unlink at once, without the grace period
 	NoFallback bool             // understood: nothing newer is sealed
+	Protected  []Protected      // what no directory that goes may hold
 	Clock      func() time.Time // nil: time.Now
 }
+
+// Protected is a file or directory that something beside the generations needs,
+// such as a dataset or the model.
+type Protected struct{ What, Path string }
 
 func (o Options) now() time.Time {
 	if o.Clock != nil {

@@ -159,17 +159,22 @@ func (p *planning) item(v retain.Verdict) (Item, error) {
 	return p.inspect(it)
 }
 
-// inspect looks at the directory and refuses what is not safe to take.
+// inspect looks at the directory and refuses what is not safe to take, or what
+// cannot be looked at: that says nothing of the other generations.
 func (p *planning) inspect(it Item) (Item, error) {
 	err := p.look(&it)
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return refuse(it, fmt.Errorf("its directory is missing: %w", err)), nil
-	case errors.Is(err, ErrRefused):
+	case err == nil:
+		return it, nil
+	case p.ctx.Err() != nil:
+		return it, context.Cause(p.ctx)
+	case errors.Is(err, errMissing), errors.Is(err, ErrRefused):
 		return refuse(it, err), nil
 	}
-	return it, err
+	return refuse(it, fmt.Errorf("%w: it cannot be looked at: %w", ErrRefused, err)), nil
 }
+
+var errMissing = errors.New("its directory is missing")
 
 // refusedAs is the reason for which an item was refused, as an error.
 func refusedAs(it Item) error {
@@ -187,12 +192,18 @@ func refuse(it Item, err error) Item {
 func (p *planning) look(it *Item) (err error) {
 	g := it.Generation
 	pl, err := p.site.open(g)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%w: %w", errMissing, err)
+	}
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, pl.Close()) }()
-	if err := p.nested(g, pl.dir.Name()); err != nil {
+	if err := errors.Join(p.nested(g, pl.dir.Name()), spares(pl.dir.Name(), p.o.Protected)); err != nil {
 		return err
+	}
+	if err := unix.Faccessat(int(pl.parent.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("%w: %s cannot be moved: %s: %w", ErrRefused, pl.dir.Name(), pl.parent.Name(), err)
 	}
 	if held, err := leaseHeld(pl.dir); err != nil || held {
 		return errors.Join(err, errLeased)
@@ -200,7 +211,7 @@ func (p *planning) look(it *Item) (err error) {
 	if who, file := openElsewhere(pl.dir.Name()); who != "" {
 		return fmt.Errorf("%w: in use: %s has %s open", ErrRefused, who, file)
 	}
-	u, err := measure(p.ctx, pl.dir, g.Origin != retain.Adopted, nil)
+	u, err := measure(p.ctx, pl.dir, looking{plain: g.Origin != retain.Adopted, emptied: true})
 	if err != nil {
 		return err
 	}

@@ -43,8 +43,14 @@ type walker struct {
 	use   usage
 	links map[uint64]link // by inode
 	sum   [4]uint64       // the listing hash: a sum over the files, so that their order does not matter
-	each  func(rel string, st *unix.Stat_t) error
-	plain bool // only regular files and directories are allowed
+	how   looking
+}
+
+// looking says what is looked at beside sizes.
+type looking struct {
+	each    func(rel string, st *unix.Stat_t) // sees every file; may be nil
+	plain   bool                              // anything but regular files and directories is an error
+	emptied bool                              // a directory that this process cannot empty is an error
 }
 
 type link struct {
@@ -52,15 +58,13 @@ type link struct {
 	bytes int64
 }
 
-// measure walks the tree under an open directory. each, which may be nil, sees
-// every file. With plain, anything but regular files and directories is an
-// error.
-func measure(ctx context.Context, dir *os.File, plain bool, each func(rel string, st *unix.Stat_t) error) (usage, error) {
+// measure walks the tree under an open directory.
+func measure(ctx context.Context, dir *os.File, how looking) (usage, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
 		return usage{}, fmt.Errorf("stat %s: %w", dir.Name(), err)
 	}
-	w := &walker{ctx: ctx, links: map[uint64]link{}, each: each, plain: plain}
+	w := &walker{ctx: ctx, links: map[uint64]link{}, how: how}
 	w.use.Dev, w.use.Inode = uint64(st.Dev), st.Ino
 	w.use.Bytes = st.Blocks * 512
 	if err := w.dir(dir, "", 0); err != nil {
@@ -82,6 +86,11 @@ func (w *walker) dir(d *os.File, rel string, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%w: %s is nested more than %d deep", ErrRefused, d.Name(), maxDepth)
 	}
+	if w.how.emptied {
+		if err := canEmpty(d); err != nil {
+			return err
+		}
+	}
 	for {
 		if w.ctx.Err() != nil {
 			return context.Cause(w.ctx)
@@ -101,13 +110,30 @@ func (w *walker) dir(d *os.File, rel string, depth int) error {
 	}
 }
 
+// canEmpty refuses a directory whose entries this process may not unlink, nor
+// make so: it would be left half deleted.
+func canEmpty(d *os.File) error {
+	err := unix.Faccessat(int(d.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	if err == nil {
+		return nil
+	}
+	var st unix.Stat_t
+	if serr := unix.Fstat(int(d.Fd()), &st); serr != nil {
+		return fmt.Errorf("stat %s: %w", d.Name(), serr)
+	}
+	if errors.Is(err, unix.EACCES) && int(st.Uid) == os.Geteuid() {
+		return nil // its owner may change its mode, and does
+	}
+	return fmt.Errorf("%w: what is in %s cannot be deleted (%w; it belongs to user %d)", ErrRefused, d.Name(), err, st.Uid)
+}
+
 func (w *walker) entry(d *os.File, name, rel string, depth int) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(d.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("stat %s: %w", path.Join(d.Name(), name), err)
 	}
 	kind := st.Mode & unix.S_IFMT
-	if w.plain && kind != unix.S_IFREG && kind != unix.S_IFDIR {
+	if w.how.plain && kind != unix.S_IFREG && kind != unix.S_IFDIR {
 		return fmt.Errorf("%w: %s is neither a file nor a directory: eaglebatch did not make it", ErrRefused, path.Join(d.Name(), name))
 	}
 	if kind == unix.S_IFDIR {
@@ -118,10 +144,8 @@ func (w *walker) entry(d *os.File, name, rel string, depth int) error {
 		}
 		return errors.Join(w.dir(sub, rel, depth+1), sub.Close())
 	}
-	if w.each != nil {
-		if err := w.each(rel, &st); err != nil {
-			return err
-		}
+	if w.how.each != nil {
+		w.how.each(rel, &st)
 	}
 	w.use.Files++
 	w.add(rel, &st)

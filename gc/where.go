@@ -97,6 +97,17 @@ func holds(dir, path string) bool {
 	return err == nil && (rel == "." || filepath.IsLocal(rel))
 }
 
+// spares refuses a directory that holds what is protected.
+func spares(dir string, list []Protected) error {
+	for _, p := range list {
+		real, err := filepath.EvalSymlinks(p.Path)
+		if err == nil && holds(dir, real) || holds(dir, filepath.Clean(p.Path)) {
+			return fmt.Errorf("%w: %s holds %s (%s)", ErrRefused, dir, p.What, p.Path)
+		}
+	}
+	return nil
+}
+
 // trashName is the name of a generation in a trash directory. It begins with
 // the number, which is never given twice.
 func trashName(g store.GenerationRow) string {

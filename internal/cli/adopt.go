@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 
 	"eaglebatch/gc"
 	"eaglebatch/internal/config"
@@ -29,7 +30,7 @@ func (j *job) adoptConfigured(ctx context.Context) error {
 		if known[a.Name] {
 			continue
 		}
-		g, err := gc.Adopt(ctx, j.ws, a.Path, a.Name, j.rep)
+		g, err := gc.Adopt(ctx, j.ws, a.Path, a.Name, j.rep, j.protected()...)
 		if errors.Is(err, fs.ErrNotExist) {
 			return withHint(fmt.Errorf("%w: gc.adopt: %s: %w", config.ErrConfig, a.Name, err), "take %s out of gc.adopt if it is deleted already", a.Name)
 		}
@@ -39,4 +40,29 @@ func (j *job) adoptConfigured(ctx context.Context) error {
 		j.rep.Note("adopted %s as generation %d (%s): %s files, %s", a.Path, g.ID, g.Name, human.Count(g.Adopted.Files), human.Sized(g.Adopted.Bytes))
 	}
 	return nil
+}
+
+// protected lists what the configuration needs and gc must not take with a
+// directory of old states: itself, the datasets, the model.
+func (s *session) protected() (out []gc.Protected) {
+	add := func(what, path string) {
+		if abs, err := filepath.Abs(path); err == nil && path != "" {
+			out = append(out, gc.Protected{What: what, Path: abs})
+		}
+	}
+	add("the configuration", s.cfg.File)
+	add("the model", s.cfg.Model)
+	for _, d := range s.cfg.Datasets {
+		for _, path := range d.Path {
+			what := "dataset " + d.Name
+			found, err := filepath.Glob(path)
+			if err != nil || len(found) == 0 {
+				found = []string{path}
+			}
+			for _, f := range found {
+				add(what, f)
+			}
+		}
+	}
+	return out
 }

@@ -59,7 +59,7 @@ func (e *env) withWorkspace(c *cli.Context, fn func(*session) error) error {
 }
 
 func (s *session) gcOptions() gc.Options {
-	o := gc.Options{Keep: s.cfg.GC.Keep, MinAge: s.cfg.GC.MinAge, Names: s.c.StringSlice("name"), Now: s.c.Bool("now"), NoFallback: s.c.Bool("no-fallback")}
+	o := gc.Options{Keep: s.cfg.GC.Keep, MinAge: s.cfg.GC.MinAge, Names: s.c.StringSlice("name"), Now: s.c.Bool("now"), NoFallback: s.c.Bool("no-fallback"), Protected: s.protected()}
 	if s.c.IsSet("keep") {
 		o.Keep = s.c.Int("keep")
 	}
@@ -208,7 +208,7 @@ func (e *env) adoptCommand() *cli.Command {
 				return usagef("adopt %q: give the generation a name: --name NAME", path)
 			}
 			return e.withWorkspace(c, func(s *session) error {
-				g, err := gc.Adopt(c.Context, s.ws, path, c.String("name"), s.rep)
+				g, err := gc.Adopt(c.Context, s.ws, path, c.String("name"), s.rep, s.protected()...)
 				if err != nil {
 					return err
 				}
