@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -14,12 +15,11 @@ import (
 //go:embed page.html
 var page string
 
-// chart sizes, in SVG user units.
+// sizes of the curve, in SVG user units.
 const (
 	chartWidth  = 720
-	chartLeft   = 150
-	chartRight  = 70
-	rowHeight   = 26
+	chartLeft   = 60
+	chartRight  = 20
 	curveHeight = 260
 )
 
@@ -32,6 +32,7 @@ type pageData struct {
 	Sets    []setRow
 	Curve   curveChart
 	Head    []string
+	Right   []int // columns that are numbers, from 1
 	Story   []tableRow
 	All     []tableRow
 	Notes   []string
@@ -41,27 +42,24 @@ type pageData struct {
 
 type fact struct{ Name, Value string }
 
-// barRow is a bar of the histogram; lengths are in user units.
+// barRow is a bar of the histogram; lengths are shares of the longest.
 type barRow struct {
-	Y, TextY               int
-	Label, Count, Share    string
-	SampleWidth, TokenWide float64
+	Label, Count, Share string
+	Samples, Tokens     float64
 }
 
 type setRow struct {
-	Y, TextY      int
-	Name          string
-	Before, After float64 // widths
-	BeforeText    string
-	AfterText     string
+	Name                  string
+	Before, After         float64 // shares of the longest
+	BeforeText, AfterText string
 }
 
 type curveChart struct {
-	Height        int
-	Points, Empty string
-	Ticks         []tick
-	Levels        []tick
-	Mark          *tick
+	Height, Left, Right int
+	Points, Empty       string
+	Ticks               []tick
+	Levels              []tick
+	Mark                *tick
 }
 
 type tick struct {
@@ -77,28 +75,54 @@ type tableRow struct {
 // WriteHTML writes one self-contained page: charts of lengths and shares, what
 // a cap keeps, the what-if table and the ways out. It loads nothing.
 func WriteHTML(w io.Writer, rep Report, rows []WhatIfRow) error {
-	t, err := template.New("page").Funcs(template.FuncMap{
-		"add": func(a, b int) int { return a + b }, "mul26": func(n int) int { return n * rowHeight },
-		"mul52": func(n int) int { return 2 * n * rowHeight }, "count": human.Count}).Parse(page)
+	t, err := template.New("page").Funcs(template.FuncMap{"count": human.Count}).Parse(page)
 	if err != nil {
 		return err
 	}
+	d := pageData{Report: rep, Explain: rep.Explain(), Choices: Choices(rep), Width: chartWidth, Facts: rep.facts(),
+		Bars: rep.barRows(), Sets: rep.setRows(), Curve: rep.curveChart(), Notes: notes(rep, rows)}
+	cols, all := rep.whatIfTable(rows, rows)
+	_, d.Story = rep.whatIfTable(rows, Story(rep, rows))
+	d.All = all
+	for i, c := range cols {
+		d.Head = append(d.Head, c.Head)
+		if c.Right {
+			d.Right = append(d.Right, i+1)
+		}
+	}
+	return t.Execute(w, d)
+}
+
+// whatIfTable turns rows into cells, in the unit that suits all, less the
+// columns that say nothing in any of them.
+func (rep Report) whatIfTable(all, rows []WhatIfRow) (shown []human.Column, out []tableRow) {
 	var most int64
-	for _, r := range rows {
+	for _, r := range all {
 		most = max(most, r.RawBytes)
 	}
 	u := unitOf(most)
-	d := pageData{Report: rep, Explain: rep.Explain(), Choices: Choices(rep), Width: chartWidth, Facts: rep.facts(),
-		Bars: rep.barRows(), Sets: rep.setRows(), Curve: rep.curveChart(), Head: []string{"", "cap", "without", "shape", "tokens", "lost",
-			"samples touched", "raw " + u.name, "expected " + u.name, "time", "GPU hours", "cost", "room"}}
-	for _, r := range Story(rep, rows) {
-		d.Story = append(d.Story, tableRow{Cells: r.cells(rep, u), Best: r.Best, Plan: r.Current})
+	cols := whatIfColumns(u)
+	says := make([]bool, len(cols))
+	for _, r := range all {
+		for i, text := range r.cells(rep, u) {
+			says[i] = says[i] || text != "" && text != "-" || cols[i].Yield == 0
+		}
+	}
+	for i, c := range cols {
+		if says[i] {
+			shown = append(shown, c)
+		}
 	}
 	for _, r := range rows {
-		d.All = append(d.All, tableRow{Cells: r.cells(rep, u), Best: r.Best, Plan: r.Current})
+		row := tableRow{Best: r.Best, Plan: r.Current}
+		for i, text := range r.cells(rep, u) {
+			if says[i] {
+				row.Cells = append(row.Cells, text)
+			}
+		}
+		out = append(out, row)
 	}
-	d.Notes = notes(rep, rows)
-	return t.Execute(w, d)
+	return shown, out
 }
 
 func (rep Report) facts() []fact {
@@ -137,12 +161,11 @@ func (rep Report) barRows() []barRow {
 	for _, b := range rep.Bars {
 		most, top = max(most, b.Samples), max(top, b.Share)
 	}
-	half := float64(chartWidth-chartLeft)/2 - chartRight
 	var out []barRow
-	for i, b := range rep.Bars {
-		out = append(out, barRow{Y: i * rowHeight, TextY: i*rowHeight + 16, Label: fmt.Sprintf("%s–%s", human.Count(b.From+1), human.Count(b.To)),
+	for _, b := range rep.Bars {
+		out = append(out, barRow{Label: fmt.Sprintf("%s–%s", human.Count(b.From+1), human.Count(b.To)),
 			Count: human.Count(b.Samples), Share: fmt.Sprintf("%.1f%%", 100*b.Share),
-			SampleWidth: half * float64(b.Samples) / float64(max(most, 1)), TokenWide: half * b.Share / max(top, 1e-9)})
+			Samples: float64(b.Samples) / float64(max(most, 1)), Tokens: b.Share / max(top, 1e-9)})
 	}
 	return out
 }
@@ -152,58 +175,59 @@ func (rep Report) setRows() []setRow {
 	for _, d := range rep.Datasets {
 		top = max(top, d.Share, d.CapShare)
 	}
-	wide := float64(chartWidth - chartLeft - chartRight)
 	var out []setRow
-	for i, d := range rep.Datasets {
-		out = append(out, setRow{Y: i * 2 * rowHeight, TextY: i*2*rowHeight + 28, Name: d.Name, Before: wide * d.Share / top, After: wide * d.CapShare / top,
+	for _, d := range rep.Datasets {
+		out = append(out, setRow{Name: d.Name, Before: d.Share / top, After: d.CapShare / top,
 			BeforeText: fmt.Sprintf("%.1f%%", 100*d.Share), AfterText: fmt.Sprintf("%.1f%%", 100*d.CapShare)})
 	}
 	return out
 }
 
-// curveChart draws the share of all tokens that each cap keeps.
+// curveChart draws the share of all tokens that each cap keeps, over caps that
+// double from tick to tick: the short ones are where most samples are.
 func (rep Report) curveChart() curveChart {
-	c := curveChart{Height: curveHeight}
+	c := curveChart{Height: curveHeight, Left: chartLeft, Right: chartWidth - chartRight}
 	if rep.study == nil || rep.Total.Tokens == 0 || rep.Total.Max == 0 {
 		return c
 	}
-	top := float64(rep.Total.Max)
-	wide, high := float64(chartWidth-chartLeft-chartRight), float64(curveHeight-50)
-	x := func(limit float64) float64 { return chartLeft + wide*limit/top }
+	const least = 64
+	ends := math.Log2(float64(max(rep.Total.Max, 2*least)))
+	wide, high := float64(c.Right-c.Left), float64(curveHeight-50)
+	x := func(limit int64) float64 {
+		return chartLeft + wide*(math.Log2(float64(limit))-math.Log2(least))/(ends-math.Log2(least))
+	}
 	y := func(share float64) float64 { return 10 + high*(1-share) }
 	var kept, full strings.Builder
 	const steps = 200
 	for i := range steps + 1 {
-		limit := max(1, rep.Total.Max*int64(i)/steps)
+		limit := int64(math.Exp2(math.Log2(least) + (ends-math.Log2(least))*float64(i)/steps))
 		var tokens, cut int64
 		for k := range rep.study.sets {
 			s := &rep.study.sets[k].positions
 			tokens += s.at(limit, rep.Plan.Overlong).tokens
 			cut += s.length.capped(limit)
 		}
-		fmt.Fprintf(&kept, "%.1f,%.1f ", x(float64(limit)), y(float64(tokens)/float64(rep.Total.Tokens)))
-		fmt.Fprintf(&full, "%.1f,%.1f ", x(float64(limit)), y(float64(cut)/float64(rep.Total.Tokens)))
+		fmt.Fprintf(&kept, "%.1f,%.1f ", x(limit), y(float64(tokens)/float64(rep.Total.Tokens)))
+		fmt.Fprintf(&full, "%.1f,%.1f ", x(limit), y(float64(cut)/float64(rep.Total.Tokens)))
 	}
 	c.Points, c.Empty = kept.String(), full.String()
 	for i := range 5 {
 		share := float64(i) / 4
 		c.Levels = append(c.Levels, tick{At: y(share), Label: fmt.Sprintf("%.0f%%", 100*share)})
 	}
-	for limit, step := int64(0), roundStep(rep.Total.Max/4); limit <= rep.Total.Max; limit += step {
-		c.Ticks = append(c.Ticks, tick{At: x(float64(limit)), Label: human.Count(limit)})
+	for limit := int64(least); limit <= rep.Total.Max; limit *= 2 {
+		c.Ticks = append(c.Ticks, tick{At: x(limit), Label: short(limit)})
 	}
-	if m := rep.Plan.MaxTokens; m > 0 && float64(m) < top {
-		c.Mark = &tick{At: x(float64(m)), Label: "cap " + human.Count(m)}
+	if m := rep.Plan.MaxTokens; m >= least && m < rep.Total.Max {
+		c.Mark = &tick{At: x(m), Label: "cap " + human.Count(m)}
 	}
 	return c
 }
 
-// roundStep is the power of two nearest to n from above, since caps are
-// commonly powers of two.
-func roundStep(n int64) int64 {
-	step := int64(1)
-	for step < n {
-		step *= 2
+// short is a power of two as it is called: 512, 1K, 128K.
+func short(n int64) string {
+	if n < 1024 {
+		return fmt.Sprint(n)
 	}
-	return step
+	return fmt.Sprintf("%dK", n/1024)
 }

@@ -53,10 +53,8 @@ func WriteWhatIf(w io.Writer, rep Report, rows []WhatIfRow, width int) error {
 	if alike {
 		shape = 1 // as the plan's line says
 	}
-	cols := []human.Column{{}, {Head: "cap", Right: true}, {Head: "without"}, {Head: "shape", Yield: shape}, {Head: "tokens", Right: true, Yield: 2},
-		{Head: "lost", Right: true}, {Head: "touched", Right: true, Yield: 5}, {Head: "raw " + u.name, Right: true, Yield: 4},
-		{Head: "exp. " + u.name, Right: true, Yield: 1}, {Head: "time", Right: true, Yield: 1}, {Head: "GPU h", Right: true, Yield: 3},
-		{Head: "cost", Right: true, Yield: 1}, {Head: "room"}}
+	cols := whatIfColumns(u)
+	cols[3].Yield = shape
 	var cells [][]string
 	for _, r := range rows {
 		c := r.cells(rep, u)
@@ -69,6 +67,14 @@ func WriteWhatIf(w io.Writer, rep Report, rows []WhatIfRow, width int) error {
 		return err
 	}
 	return writeNotes(w, rep, rows)
+}
+
+// whatIfColumns are those of WhatIfRow.cells.
+func whatIfColumns(u unit) []human.Column {
+	return []human.Column{{}, {Head: "cap", Right: true}, {Head: "without"}, {Head: "shape"}, {Head: "tokens", Right: true, Yield: 2},
+		{Head: "lost", Right: true}, {Head: "touched", Right: true, Yield: 5}, {Head: "raw " + u.name, Right: true, Yield: 4},
+		{Head: "exp. " + u.name, Right: true, Yield: 1}, {Head: "time", Right: true, Yield: 1}, {Head: "GPU h", Right: true, Yield: 3},
+		{Head: "cost", Right: true, Yield: 1}, {Head: "room"}}
 }
 
 // The marks of a row's verdict.
