@@ -62,6 +62,11 @@ func TestDoctorVLLM(t *testing.T) {
 	finds(t, out, "warn ", "api key", "0644", "chmod 600")
 	finds(t, out, "fail ", "vllm settings", "layers [1 3 4 8]", "--no-enable-prefix-caching")
 	finds(t, out, "eagle_aux_hidden_state_layer_ids\":[2,4,5,8]")
+	finds(t, out, "vllm serve", "--dtype bfloat16")
+	finds(t, out, "--max-model-len 385 --max-num-batched-tokens 8192")
+	edit(t, config, "max_tokens: 384", "max_tokens: 2048")
+	finds(t, doctor(t, config, 1), "--max-model-len 2048 ") // the model has no more positions
+	edit(t, config, "max_tokens: 2048", "max_tokens: 384")
 	eagle(t, "run", "-c", config).want(t, 20).says(t, "it captures layers [1 3 4 8], wanted are [2 4 5 8]", "doctor")
 	if strings.Contains(out, "sesame") {
 		t.Error("the key is shown")

@@ -18,12 +18,16 @@ import (
 )
 
 // vllmServe is the command that starts a vLLM server as this configuration
-// needs it: all layers, no prefix cache and no chunked prefill (both cost rows),
+// needs it: its dtype and layers, no prefix cache and no chunked prefill (both cost rows),
 // the cap and room for one sampled token.
 func (j *job) vllmServe() string {
 	limit := int(j.cfg.Plan.MaxTokens)
 	if limit == 0 {
 		limit = cmp.Or(j.model.MaxPos, 8192)
+	}
+	length := limit + 1
+	if limit == j.model.MaxPos {
+		length = limit // a server does not start with more, and takes one token less
 	}
 	layers := make([]string, len(j.layers))
 	for i, l := range j.layers {
@@ -31,8 +35,8 @@ func (j *job) vllmServe() string {
 	}
 	dir := cmp.Or(j.cfg.Extract.SharedDir, "/dev/shm/eaglebatch")
 	return strings.Join([]string{
-		"vllm serve " + quote(j.cfg.Model),
-		fmt.Sprintf("--max-model-len %d --max-num-batched-tokens %d", limit+1, max(limit+1, 8192)),
+		"vllm serve " + quote(j.cfg.Model) + " --dtype " + map[string]string{"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[j.engineDType()],
+		fmt.Sprintf("--max-model-len %d --max-num-batched-tokens %d", length, max(length, 8192)),
 		"--no-enable-prefix-caching --no-enable-chunked-prefill",
 		`--speculative-config '{"method":"extract_hidden_states","num_speculative_tokens":1,"draft_model_config":{"hf_config":{"eagle_aux_hidden_state_layer_ids":[` + strings.Join(layers, ",") + `]}}}'`,
 		`--kv-transfer-config '{"kv_connector":"ExampleHiddenStatesConnector","kv_role":"kv_producer","kv_connector_extra_config":{"shared_storage_path":"` + dir + `"}}'`,
