@@ -35,7 +35,7 @@ func (j *job) vllmServe() string {
 	}
 	dir := cmp.Or(j.cfg.Extract.SharedDir, "/dev/shm/eaglebatch")
 	return strings.Join([]string{
-		"vllm serve " + quote(j.cfg.Model) + " --dtype " + map[string]string{"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[j.engineDType()],
+		"vllm serve " + quote(j.cfg.Model) + " --dtype " + map[string]string{"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[j.engineDType(j.cfg.Plan.DType)],
 		fmt.Sprintf("--max-model-len %d --max-num-batched-tokens %d", length, max(length, 8192)),
 		"--no-enable-prefix-caching --no-enable-chunked-prefill",
 		`--speculative-config '{"method":"extract_hidden_states","num_speculative_tokens":1,"draft_model_config":{"hf_config":{"eagle_aux_hidden_state_layer_ids":[` + strings.Join(layers, ",") + `]}}}'`,
