@@ -44,11 +44,11 @@ func TestDrillOthersTree(t *testing.T) {
 	as(1, "permission denied", "generations", "adopt", old, "--name", "old-10k")
 	must(t, os.Chmod(strange, 0o755))
 	as(0, "60 files", "generations", "adopt", old, "--name", "old-10k")
+	as(0, "", "run")
 	delete := []string{"gc", "--apply", "--now", "--name", "old-10k", "--yes", "old-10k"}
 	as(1, "rows_20-40 cannot be deleted", delete...)
 	must(t, os.Chmod(strange, 0o700))
 	as(1, "cannot be looked at", delete...)
-	as(0, "", "run")
 	as(0, "", "run", "--redo", "plan") // its generation points to the first
 	must(t, os.Chmod(disk, 0o555))
 	as(1, "cannot be moved", delete...)
@@ -68,4 +68,43 @@ func TestDrillOthersTree(t *testing.T) {
 	if n := count(t, old); n != 0 {
 		t.Errorf("%d files are left", n)
 	}
+}
+
+// TestAdoptedByConfiguration: the name in gc.adopt stands for the directory that
+// was adopted by it, and for no other that takes its place in the file; old
+// states that hold a dataset are not adopted.
+func TestAdoptedByConfiguration(t *testing.T) {
+	s := newSite(t, t.TempDir())
+	for _, dir := range []string{"old-a", "old-b"} {
+		must(t, os.MkdirAll(filepath.Join(s.dir, dir), 0o777))
+		must(t, os.WriteFile(filepath.Join(s.dir, dir, "hs_1.safetensors"), make([]byte, 50_000), 0o666))
+	}
+	adopting := func(path string) {
+		s.configure(t, strings.Replace(drillConfig, "min_age: 0s", "min_age: 0s, adopt: [{name: old-10k, path: "+path+"}]", 1))
+	}
+	refused := func(says string, args ...string) {
+		t.Helper()
+		if r := s.run(t, nil, args...); r.code == 0 || !strings.Contains(r.err, says) {
+			t.Errorf("%v: %q wanted: %v", args, says, r)
+		}
+	}
+	must(t, os.WriteFile(filepath.Join(s.dir, "data", "hs_1.safetensors"), make([]byte, 900_000), 0o666))
+	adopting("data")
+	refused("holds dataset A", "run")
+	adopting("old-a")
+	s.ok(t, "run")
+	adopting("old-b")
+	refused("generation 1 of that name is", "run")
+	adopting("old-a")
+	r := s.ok(t, "generations")
+	if !strings.Contains(r.out, "adopted: speculators, 1 file;") {
+		t.Errorf("the format is not listed:\n%s", r.out)
+	}
+	refused("there are: old-10k, samples-000002, gen-000003", "gc", "--name", "old-10")
+	s.ok(t, "generations", "pin", "old-10k")
+	refused("generations unpin old-10k", "gc", "--apply", "--name", "old-10k")
+	s.ok(t, "generations", "unpin", "old-10k")
+	s.ok(t, "gc", "--apply", "--now", "--name", "old-10k", "--yes", "old-10k")
+	refused(`"old-10k" is deleted for good`, "generations", "restore", "old-10k")
+	s.ok(t, "run") // what is deleted is not missed
 }

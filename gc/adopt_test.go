@@ -145,11 +145,14 @@ func TestAdoptRefuses(t *testing.T) {
 func TestAdoptedGoesOnlyByName(t *testing.T) {
 	ws := storetest.MustInit(t)
 	dir := adoptTree(t, ws)
+	if it := item(t, mustPlan(t, ws, Options{Names: []string{"old"}, Now: true, ByHand: true}), 1); !it.Refused || !strings.Contains(it.Reason, "nothing newer is sealed") {
+		t.Fatalf("%+v", it)
+	}
 	put(t, ws, "new", store.GenSealed, nil)
 	if it := item(t, mustExecute(t, ws, Options{Now: true}), 1); it.Action != ActionKeep || !there(t, dir) {
 		t.Fatalf("%+v", it)
 	}
-	s := mustPlan(t, ws, Options{Names: []string{"old"}, Now: true})
+	s := mustPlan(t, ws, Options{Names: []string{"old"}, Now: true, ByHand: true})
 	if it := item(t, s, 1); it.Action != ActionTrash || s.Free != it.Bytes || it.Bytes < 30000 {
 		t.Fatalf("%+v", s)
 	}

@@ -68,11 +68,11 @@ func Execute(ctx context.Context, ws *store.Workspace, s *Sweep, o Options, rep 
 	return x.freed(), x.sweepTemp()
 }
 
-// files is how many files the sweep unlinks.
+// files is how many files the sweep unlinks, as far as that is known.
 func (s *Sweep) files() int64 {
 	var n int64
 	for _, it := range s.Items {
-		if it.Action == ActionTrash && it.Now {
+		if it.Action == ActionTrash && it.Now || it.Action == ActionUnlink {
 			n += it.Files
 		}
 	}

@@ -13,7 +13,10 @@ type Options struct {
 	MinAge time.Duration // grace period in the trash
 	// Names are the generations that a decision deletes. Where given, the sweep
 	// touches no other generation.
-	Names      []string
+	Names []string
+	// ByHand says that Names are no recorded decision, so that it takes NoFallback
+	// to delete what nothing newer replaces.
+	ByHand     bool
 	Now        bool             // unlink at once, without the grace period
 	NoFallback bool             // understood: nothing newer is sealed
 	Protected  []Protected      // what no directory that goes may hold

@@ -102,7 +102,9 @@ func TestNothingNewerIsSealed(t *testing.T) {
 	for _, tc := range []struct {
 		o    Options
 		want string
-	}{{Options{}, ActionKeep}, {Options{NoFallback: true}, ActionTrash}, {Options{Names: []string{"only"}}, ActionTrash}, {Options{Keep: 1, NoFallback: true}, ActionKeep}} {
+	}{{Options{}, ActionKeep}, {Options{NoFallback: true}, ActionTrash}, {Options{Names: []string{"only"}}, ActionTrash},
+		{Options{Names: []string{"only"}, ByHand: true}, ActionKeep}, {Options{Names: []string{"only"}, ByHand: true, NoFallback: true}, ActionTrash},
+		{Options{Names: []string{"proof"}, ByHand: true}, ActionKeep}, {Options{Keep: 1, NoFallback: true}, ActionKeep}} {
 		if it := item(t, mustPlan(t, ws, tc.o), g.ID); it.Action != tc.want {
 			t.Errorf("%+v: %s (%s)", tc.o, it.Action, it.Reason)
 		}

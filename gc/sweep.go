@@ -153,10 +153,29 @@ func (p *planning) item(v retain.Verdict) (Item, error) {
 		return it, nil
 	}
 	it.Action, it.Now = ActionTrash, p.o.Now
-	if g.State == store.GenSealed && g.Origin != retain.Adopted && !v.Named && !p.o.NoFallback && p.fallback != nil {
-		return refuse(it, p.fallback), nil
+	if g.State == store.GenSealed && g.Kind != retain.KindSamples && !p.o.NoFallback {
+		if err := p.replaced(v); err != nil {
+			return refuse(it, err), nil
+		}
 	}
 	return p.inspect(it)
+}
+
+// replaced fails where nothing newer that is sound takes the place of sealed
+// states, unless a recorded decision names them.
+func (p *planning) replaced(v retain.Verdict) error {
+	g := v.Generation
+	switch {
+	case v.Named && !p.o.ByHand:
+		return nil
+	case v.Named && g.Kind == retain.KindStates && !slices.ContainsFunc(p.gens, func(h store.GenerationRow) bool {
+		return h.State == store.GenSealed && h.Kind == retain.KindStates && h.Origin != retain.Adopted && (h.ID > g.ID || h.ID != g.ID && g.Origin == retain.Adopted)
+	}):
+		return fmt.Errorf("%w: nothing newer is sealed: --no-fallback says that it may go all the same", ErrRefused)
+	case v.Named || g.Origin != retain.Adopted:
+		return p.fallback
+	}
+	return nil
 }
 
 // inspect looks at the directory and refuses what is not safe to take, or what
@@ -284,9 +303,13 @@ func (p *planning) resume(it Item) (Item, error) {
 		return it, nil
 	case g.Path == "":
 		it.Action, it.Reason = ActionUnlink, "being unlinked"
-		return it, nil
+	default:
+		it = p.aged(it)
 	}
-	return p.aged(it), nil
+	if g.Adopted != nil && it.Action == ActionUnlink {
+		it.Files = g.Adopted.Files // at most: some may be gone
+	}
+	return it, nil
 }
 
 // aged decides by the time that a generation has lain in the trash.

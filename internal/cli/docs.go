@@ -141,6 +141,10 @@ type generationRow struct {
 	Synthetic   bool     `json:"synthetic"`
 	Path        string   `json:"path"`
 
+	// Of what was adopted: the format that was recognised and how many files.
+	Format string `json:"format,omitempty"`
+	Files  int64  `json:"files,omitempty"`
+
 	Created  *time.Time `json:"created"`
 	Sealed   *time.Time `json:"sealed"`
 	Changed  *time.Time `json:"changed"`   // last change of state
@@ -267,13 +271,17 @@ func generationDoc(work string, g store.GenerationRow) generationRow {
 	if needs == nil {
 		needs = []uint32{}
 	}
-	return generationRow{
+	row := generationRow{
 		ID: g.ID, Name: g.Name, Origin: g.Origin, Kind: g.Kind, State: string(g.State), Samples: g.Samples,
 		Distinct: g.Distinct, Tokens: g.Tokens, Bytes: g.Bytes, RawBytes: g.RawBytes, Blobs: g.Blobs,
 		Quarantined: g.Quarantined, Pinned: g.Pinned != "", PinReason: g.Pinned, Needs: needs,
 		Synthetic: g.Synthetic, Path: path, NeededBy: []uint32{}, Quantization: lossDocs(g.Losses),
 		Created: timePtr(g.Created), Sealed: timePtr(g.Sealed), Changed: timePtr(g.Changed),
 	}
+	if g.Adopted != nil {
+		row.Format, row.Files = g.Adopted.Format, g.Adopted.Files
+	}
+	return row
 }
 
 type version struct {

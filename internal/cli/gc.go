@@ -59,7 +59,7 @@ func (e *env) withWorkspace(c *cli.Context, fn func(*session) error) error {
 }
 
 func (s *session) gcOptions() gc.Options {
-	o := gc.Options{Keep: s.cfg.GC.Keep, MinAge: s.cfg.GC.MinAge, Names: s.c.StringSlice("name"), Now: s.c.Bool("now"), NoFallback: s.c.Bool("no-fallback"), Protected: s.protected()}
+	o := gc.Options{Keep: s.cfg.GC.Keep, MinAge: s.cfg.GC.MinAge, Names: s.c.StringSlice("name"), ByHand: true, Now: s.c.Bool("now"), NoFallback: s.c.Bool("no-fallback"), Protected: s.protected()}
 	if s.c.IsSet("keep") {
 		o.Keep = s.c.Int("keep")
 	}
@@ -97,7 +97,7 @@ func (s *session) gcCommand() error {
 			}
 		}
 		if freed, err = gc.Execute(ctx, s.ws, sweep, o, s.rep); err != nil {
-			return err
+			return s.unpinHint(sweep, err)
 		}
 	}
 	if s.c.Bool("json") {
@@ -112,6 +112,16 @@ func (s *session) gcCommand() error {
 		s.printHow(sweep)
 	}
 	return nil
+}
+
+// unpinHint says how to let go of a pinned generation that was named.
+func (s *session) unpinHint(sweep *gc.Sweep, err error) error {
+	for _, it := range sweep.Items {
+		if it.Refused && it.Generation.Pinned != "" && errors.Is(err, gc.ErrRefused) {
+			return withHint(err, "%s, then again", s.command(s.c, "generations unpin "+quote(it.Generation.Name)))
+		}
+	}
+	return err
 }
 
 // there fails where a generation is unknown or gone.
@@ -147,6 +157,7 @@ func (s *session) confirm(sweep *gc.Sweep) error {
 		fmt.Fprintf(s.err, "delete generation %d (%s: %s, %s) for good? type its name: ", it.Generation.ID, name, s.at(it.Generation), human.Sized(it.Bytes))
 		var typed string
 		if _, err := fmt.Fscanln(s.in, &typed); err != nil || strings.TrimSpace(typed) != name {
+			fmt.Fprintln(s.err)
 			return withHint(fmt.Errorf("not confirmed: nothing was deleted"), "give --yes %s", quote(name))
 		}
 	}
@@ -307,7 +318,7 @@ func age(g generationRow) string {
 func (g generationRow) note() string {
 	var parts []string
 	if g.Origin == retain.Adopted {
-		parts = append(parts, "adopted")
+		parts = append(parts, fmt.Sprintf("adopted: %s, %s", g.Format, human.Plural(g.Files, "file")))
 	}
 	if g.Pinned && g.Why == "" {
 		parts = append(parts, "pinned: "+g.PinReason)
@@ -322,7 +333,7 @@ func (g generationRow) note() string {
 		parts = append(parts, n)
 	}
 	if g.Why != "" {
-		parts = append(parts, g.Class+": "+g.Why)
+		parts = append(parts, g.Class+": "+strings.TrimPrefix(g.Why, "adopted: "))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"eaglebatch/store"
 )
@@ -78,7 +79,16 @@ func Find(gens []store.GenerationRow, name string) (store.GenerationRow, error) 
 			}
 		}
 	}
-	return store.GenerationRow{}, fmt.Errorf("%w: %q", ErrUnknown, name)
+	if wasThere(gens, name) {
+		return store.GenerationRow{}, fmt.Errorf("%w any more: %q is deleted for good", ErrUnknown, name)
+	}
+	var names []string
+	for _, g := range gens {
+		if !IsGone(g) {
+			names = append(names, g.Name)
+		}
+	}
+	return store.GenerationRow{}, fmt.Errorf("%w: %q (there are: %s)", ErrUnknown, name, strings.Join(names, ", "))
 }
 
 // judge holds what the verdicts are computed from.
