@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -201,6 +202,15 @@ func (e *env) screen() int {
 		}
 	}
 	return 0
+}
+
+// tableWidth is the width of tables that end in text: whole lines where they do
+// not go to a screen.
+func (e *env) tableWidth() int {
+	if n := e.screen(); n > 0 {
+		return n
+	}
+	return math.MaxInt
 }
 
 // prose prints a line of text, broken between words where it is for a screen.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"eaglebatch/gc"
@@ -298,13 +297,17 @@ func planNeeds(ctx context.Context, path string) (out []uint32, err error) {
 }
 
 func (e *env) printGenerations(gens []generationRow) error {
-	w := tabwriter.NewWriter(e.out, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "generation\tname\tstate\tage\tsamples\ttokens\tbytes\tblobs\tneeds\tneeded by\tnote")
-	for _, g := range gens {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", g.ID, g.Name, g.State, age(g), human.Count(g.Samples), human.Count(g.Tokens),
-			human.Bytes(g.Bytes), g.Blobs, ids(g.Needs), ids(g.NeededBy), g.note())
+	number := func(head string, yield int) human.Column {
+		return human.Column{Head: head, Right: true, Yield: yield}
 	}
-	return w.Flush()
+	cols := []human.Column{{Head: "generation"}, {Head: "name"}, {Head: "state"}, number("age", 2), number("samples", 3), number("tokens", 4),
+		number("bytes", 0), number("blobs", 5), {Head: "needs", Yield: 6}, {Head: "needed by", Yield: 6}, {Head: "note", Flow: true}}
+	var rows [][]string
+	for _, g := range gens {
+		rows = append(rows, []string{fmt.Sprint(g.ID), g.Name, g.State, age(g), human.Count(g.Samples), human.Count(g.Tokens),
+			human.Bytes(g.Bytes), fmt.Sprint(g.Blobs), ids(g.Needs), ids(g.NeededBy), g.note()})
+	}
+	return human.WriteTable(e.out, e.tableWidth(), cols, rows)
 }
 
 // age is the time since a generation was made or adopted.

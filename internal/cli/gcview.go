@@ -12,7 +12,7 @@ import (
 )
 
 func (s *session) printSweep(sweep *gc.Sweep) error {
-	cols := []human.Column{{Head: "generation"}, {Head: "name"}, {Head: "state", Yield: 2}, {Head: "action"}, {Head: "bytes", Right: true}, {Head: "files", Right: true, Yield: 1}, {Head: "reason"}}
+	cols := []human.Column{{Head: "generation"}, {Head: "name"}, {Head: "state", Yield: 2}, {Head: "action"}, {Head: "bytes", Right: true}, {Head: "files", Right: true, Yield: 1}, {Head: "reason", Flow: true}}
 	var rows [][]string
 	for _, it := range sweep.Items {
 		files := "-"
@@ -25,7 +25,7 @@ func (s *session) printSweep(sweep *gc.Sweep) error {
 		}
 		rows = append(rows, []string{fmt.Sprint(it.Generation.ID), it.Generation.Name, string(it.Generation.State), action, human.Bytes(it.Bytes), files, it.Reason})
 	}
-	if err := human.WriteTable(s.out, s.width(), cols, rows); err != nil {
+	if err := human.WriteTable(s.out, s.tableWidth(), cols, rows); err != nil {
 		return err
 	}
 	var stale int64

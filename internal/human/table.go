@@ -16,7 +16,13 @@ type Column struct {
 	// the highest goes first, 0 always stays. A column that yields is also left
 	// out where it says nothing in any row.
 	Yield int
+	// Flow lets the last column's text go on below where the table would be too
+	// wide.
+	Flow bool
 }
+
+// leastFlow is how narrow a column that flows becomes before others yield.
+const leastFlow = 36
 
 // WriteTable prints rows below their heads, in at most width columns of text as
 // far as columns yield, and says which of them it left out for it.
@@ -34,6 +40,11 @@ func WriteTable(w io.Writer, width int, cols []Column, rows [][]string) error {
 			shown = append(shown, i)
 		}
 	}
+	full := 0
+	if last := len(cols) - 1; cols[last].Flow {
+		full = wide[last]
+		wide[last] = min(full, leastFlow)
+	}
 	var out []string
 	for tableWidth(shown, wide) > width {
 		at := -1
@@ -48,13 +59,18 @@ func WriteTable(w io.Writer, width int, cols []Column, rows [][]string) error {
 		out = append(out, cols[shown[at]].Head)
 		shown = slices.Delete(shown, at, at+1)
 	}
+	if last := len(cols) - 1; full > 0 {
+		wide[last] = min(full, wide[last]+max(0, width-tableWidth(shown, wide)))
+	}
 	var sb strings.Builder
 	head := make([]string, len(cols))
 	for i, c := range cols {
 		head[i] = c.Head
 	}
 	for _, r := range append([][]string{head}, rows...) {
-		writeRow(&sb, r, shown, wide, cols)
+		for _, line := range flow(r, wide, cols) {
+			writeRow(&sb, line, shown, wide, cols)
+		}
 	}
 	if len(out) > 0 {
 		fmt.Fprintf(&sb, "(left out in %d columns: %s)\n", width, strings.Join(out, ", "))
@@ -88,6 +104,24 @@ func Wrap(line string, width int) string {
 	return sb.String()
 }
 
+// flow breaks a row whose last cell is too wide for its column into several.
+func flow(r []string, wide []int, cols []Column) [][]string {
+	last := len(r) - 1
+	if !cols[last].Flow || utf8.RuneCountInString(r[last]) <= wide[last] {
+		return [][]string{r}
+	}
+	var out [][]string
+	for line := range strings.SplitSeq(Wrap(r[last], wide[last]), "\n") {
+		next := make([]string, len(r))
+		if out == nil {
+			copy(next, r)
+		}
+		next[last] = line
+		out = append(out, next)
+	}
+	return out
+}
+
 // gap is what lies between two columns.
 const gap = 2
 
@@ -105,7 +139,7 @@ func writeRow(sb *strings.Builder, r []string, shown, wide []int, cols []Column)
 		if k > 0 {
 			line.WriteString(strings.Repeat(" ", gap))
 		}
-		pad := strings.Repeat(" ", wide[i]-utf8.RuneCountInString(r[i]))
+		pad := strings.Repeat(" ", max(0, wide[i]-utf8.RuneCountInString(r[i])))
 		if cols[i].Right {
 			line.WriteString(pad + r[i])
 		} else {

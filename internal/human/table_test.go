@@ -40,3 +40,18 @@ func TestWrap(t *testing.T) {
 		}
 	}
 }
+
+func TestFlow(t *testing.T) {
+	cols := []Column{{Head: "name"}, {Head: "n", Right: true, Yield: 1}, {Head: "note", Flow: true}}
+	rows := [][]string{{"a", "7", "short"}, {"bb", "12", "adopted: a format, 365 files; deleted only when a decision names it"}}
+	for width, want := range map[int]string{
+		1000: "name   n  note\na      7  short\nbb    12  adopted: a format, 365 files; deleted only when a decision names it\n",
+		50:   "name   n  note\na      7  short\nbb    12  adopted: a format, 365 files; deleted\n            only when a decision names it\n",
+		42:   "name  note\na     short\nbb    adopted: a format, 365 files;\n        deleted only when a decision names\n        it\n(left out in 42 columns: n)\n",
+	} {
+		var sb strings.Builder
+		if err := WriteTable(&sb, width, cols, rows); err != nil || sb.String() != want {
+			t.Errorf("in %d columns, %v:\n%q, want\n%q", width, err, sb.String(), want)
+		}
+	}
+}
