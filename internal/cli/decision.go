@@ -176,15 +176,11 @@ func halfBuilt(r store.Reader, id uint32) (string, error) {
 	return fmt.Sprintf("generation %d, half built with %s samples (%s), would become abandoned", id, human.Count(n), human.Bytes(bytes)), nil
 }
 
-// withdraw forgets the decision.
+// withdraw forgets the decision and makes the plan stale.
 func (j *job) withdraw(ctx context.Context) error {
 	before, err := j.checkDecision(store.Acceptance{})
 	if err != nil {
 		return err
-	}
-	if before.Values == nil {
-		j.rep.Note("there is no decision to forget: nothing changes")
-		return nil
 	}
 	if err := j.mayReplace("plan --withdraw"); err != nil {
 		return err
@@ -196,7 +192,11 @@ func (j *job) withdraw(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	j.rep.Note("the decision of %s (%s) is forgotten", when(before), said(before))
+	if before.Values == nil {
+		j.rep.Note("there is no decision to forget: the plan is made anew")
+	} else {
+		j.rep.Note("the decision of %s (%s) is forgotten", when(before), said(before))
+	}
 	j.cfg, j.accept = cfg, store.Acceptance{}
 	return j.runner().Redo(ctx, store.PhasePlan)
 }
