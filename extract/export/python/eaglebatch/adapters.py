@@ -19,6 +19,8 @@ from .errors import CorruptError, EaglebatchError
 
 
 class _Adapter:
+    _norm = None
+
     def __init__(self, dataset, max_len=None):
         if len(dataset.layers) < 2:
             raise EaglebatchError(f"layers {dataset.layers}: at least one auxiliary layer and the last are needed")
@@ -45,12 +47,27 @@ class _Adapter:
             parts = [as_torch(x, s.dtype) for x in parts]
             aux, last = torch.cat(parts[:-1], 1), parts[-1]
         else:
-            aux, into = empty((n, (len(layers) - 1) * h), s.dtype)
-            last, end = empty((n, h), s.dtype)
-            s.read(outs=[into[:, k * h:(k + 1) * h] for k in range(len(layers) - 1)] + [end])
+            aux, last = self._read(s, n, h)
         ids = torch.from_numpy(s.ids[:n].copy())
         mask = torch.from_numpy(s.mask[:n].astype(np.int64))
         return ids, mask, aux, last
+
+    def _read(self, s, n, h):
+        from .shared import Rows
+        more = len(s.layers) - 1
+        aux = Rows("aux", n, more * h, s.dtype)
+        last = Rows("last", n, h, s.dtype, shared=not isinstance(self._norm, FinalNorm))  # what is normed is another tensor
+
+        def into(lo, hi):
+            side = aux.part(lo, hi)
+            return [side[:, k * h:(k + 1) * h] for k in range(more)] + [last.part(lo, hi)]
+
+        def done(lo, hi):
+            aux.done(lo, hi)
+            last.done(lo, hi)
+
+        s.read_blocks(n, into, done)
+        return aux.tensor, last.tensor
 
 
 class SpecForge(_Adapter):
@@ -69,8 +86,9 @@ class SpecForge(_Adapter):
         ids, mask, aux, last = self._tensors(i)
         if len(mask):
             mask[-1] = 0
-        return {"attention_mask": torch.ones_like(mask)[None], "loss_mask": mask[None],
-                "target": self._norm(last)[None], "hidden_state": aux[None], "input_ids": ids[None]}
+        return _together({
+            "attention_mask": torch.ones_like(mask)[None], "loss_mask": mask[None], "target": self._norm(last)[None],
+            "hidden_state": aux[None], "input_ids": ids[None]})
 
 
 class Speculators(_Adapter):
@@ -84,8 +102,9 @@ class Speculators(_Adapter):
     def __getitem__(self, i):
         import torch
         ids, mask, aux, last = self._tensors(i)
-        return {"hidden_states": aux, "input_ids": ids, "verifier_last_hidden_states": last, "loss_mask": mask,
-                "lengths": torch.tensor([len(ids)]), "position_ids": torch.arange(len(ids))}
+        return _together({
+            "hidden_states": aux, "input_ids": ids, "verifier_last_hidden_states": last, "loss_mask": mask,
+            "lengths": torch.tensor([len(ids)]), "position_ids": torch.arange(len(ids))})
 
 
 class ModelOptimizer(_Adapter):
@@ -109,23 +128,15 @@ class ModelOptimizer(_Adapter):
         labels = torch.full_like(ids, -100)
         labels[:-1] = ids[1:]
         ones = torch.ones_like(ids)
-        return {"input_ids": ids, "base_model_hidden_states": self._norm(last), "aux_hidden_states": aux,
-                "attention_mask": ones, "loss_mask": mask if self._answer_only else ones.clone(), "labels": labels,
-                "base_hidden_prenorm": self._prenorm}
+        return _together({
+            "input_ids": ids, "base_model_hidden_states": self._norm(last), "aux_hidden_states": aux,
+            "attention_mask": ones, "loss_mask": mask if self._answer_only else ones.clone(), "labels": labels,
+            "base_hidden_prenorm": self._prenorm})
 
 
-def empty(shape, dtype):
-    """(a tensor, its bits as an array to fill). In a worker of a DataLoader they lie in the memory that it shares with
-    its parent, to which the loader would otherwise copy them."""
-    import torch
-    size = int(np.prod(shape)) * np.dtype(BITS[dtype]).itemsize
-    share = getattr(torch.UntypedStorage, "_new_shared", None)
-    if share and size and torch.utils.data.get_worker_info() is not None:
-        flat = torch.empty(0, dtype=torch.uint8).set_(share(size))
-    else:
-        flat = torch.empty(size, dtype=torch.uint8)
-    kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
-    return flat.view(kind).reshape(shape), flat.numpy().view(BITS[dtype]).reshape(shape)
+def _together(item):
+    from .shared import together
+    return together(item)
 
 
 def _same(x):

@@ -217,14 +217,18 @@ class Blob:
 
         Rows that are not stored become zero.
         """
+        self.blocks(entry, layers, len(outs[0]) if len(outs) else 0, lambda lo, hi: [x[lo:hi] for x in outs])
+
+    def blocks(self, entry, layers, rows, into, done=None):
+        """The same block by block: into(lo, hi) gives arrays for rows lo to hi of each layer, done(lo, hi) is told when
+        they are filled. Several threads may be at it, each with a block of its own."""
         e, m = self.entries[entry], self.meta
         n, R, L = int(e["rows"]), m.block_rows, len(m.layers)
         selected = bool(e["flags"] & SELECTED)
         maps = [self.row_map(entry, l) if selected else None for l in layers]
         base = int(e["first"]) + 2 + (L if selected else 0)
-        rows = len(outs[0]) if len(outs) else 0
-        order = sorted(zip(layers, outs, maps), key=lambda x: x[0])
-        runs = neighbours([x[0] for x in order])
+        order = sorted(range(len(layers)), key=layers.__getitem__)
+        runs = neighbours([layers[k] for k in order])
         blocks = -(-rows // R)
         end, asked = int(self._starts[base + blocks * L]), [0]
 
@@ -236,33 +240,36 @@ class Blob:
                 begin = max(asked[0], int(self._starts[first]))
                 asked[0] = min(begin + AHEAD, end)
                 self.file.will_need(begin, asked[0] - begin)
+            dests = into(lo, min(hi, rows))
             for run in runs:
-                i, stop = first + order[run.start][0], first + order[run.stop - 1][0] + 1
-                at = int(self._starts[i])
+                some = [order[k] for k in run]
+                at, stop = (int(self._starts[first + layers[k] + more]) for k, more in ((some[0], 0), (some[-1], 1)))
                 # Chunks that lie together are read together.
-                enc = scratch("enc", int(self._starts[stop]) - at)
+                enc = scratch("enc", stop - at)
                 self.file.read_into(at, memoryview(enc))
-                for l, out, rowmap in order[run.start:run.stop]:
-                    i = first + l
+                for k in some:
+                    i = first + layers[k]
                     src = enc[int(self._starts[i]) - at:int(self._starts[i + 1]) - at]
-                    keep = np.arange(lo, hi) if rowmap is None else lo + np.flatnonzero(rowmap[lo:hi])
-                    self._block(i, src, keep, rowmap is None, lo, min(hi, rows), out)
+                    stored = range(lo, hi) if maps[k] is None else lo + np.flatnonzero(maps[k][lo:hi])
+                    self._block(i, src, stored, maps[k] is None, lo, dests[k])
+            if done is not None:
+                done(lo, min(hi, rows))
 
         parallel.run(block, range(blocks))
 
-    def _block(self, i, src, keep, whole, lo, hi, out):
+    def _block(self, i, src, stored, whole, lo, dest):
+        """Decodes chunk i, which has the stored rows, for dest, the rows from lo on."""
         m = self.meta
-        if int(self.chunks["raw"][i]) != len(keep) * m.row_bytes:
+        if int(self.chunks["raw"][i]) != len(stored) * m.row_bytes:
             raise CorruptError(self.file.path, f"chunk {i}: other rows than its row map", int(self._starts[i]))
-        dest = out[lo:hi]
-        if whole and len(keep) == hi - lo and dest.flags.c_contiguous:
+        if whole and len(stored) == len(dest) and dest.flags.c_contiguous:
             self._decode(i, src, dest.reshape(-1).view(np.uint8))
             return
-        full = scratch("rows", len(keep) * m.row_bytes).view(out.dtype).reshape(len(keep), m.row_values)
+        full = scratch("rows", len(stored) * m.row_bytes).view(dest.dtype).reshape(len(stored), m.row_values)
         self._decode(i, src, full.reshape(-1).view(np.uint8))
         if whole:
-            dest[...] = full[:hi - lo]
+            dest[...] = full[:len(dest)]
         else:
             dest[...] = 0
-            k = keep < hi
-            dest[keep[k] - lo] = full[k]
+            k = stored < lo + len(dest)
+            dest[stored[k] - lo] = full[k]

@@ -215,12 +215,13 @@ class Tree:
             np.bitwise_and(ones, first ^ second, out=ones)
             np.bitwise_xor(ones, first, out=out)
             return
+        ones = ones.view(bool)  # whose places numpy finds the fastest
         if isinstance(first, int) or isinstance(second, int):  # the array is put into the symbol
             flip, symbol, rest = (False, first, second) if isinstance(first, int) else (True, second, first)
             out.fill(symbol)
-            out[np.flatnonzero(ones == 0) if flip else np.flatnonzero(ones)] = rest
+            out[np.flatnonzero(~ones) if flip else np.flatnonzero(ones)] = rest
             return
-        out[np.flatnonzero(ones == 0)] = first
+        out[np.flatnonzero(~ones)] = first
         out[np.flatnonzero(ones)] = second
 
 

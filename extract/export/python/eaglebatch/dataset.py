@@ -191,6 +191,11 @@ class Sample:
             self._bits.update(zip(new, outs))
         return [self._bits[i] for i in want]
 
+    def read_blocks(self, rows, into, done):
+        """Reads the first rows of all layers, some rows at a time and by several threads: into(lo, hi) gives arrays for rows
+        lo to hi, one a layer, and done(lo, hi) is called by the same thread when they are filled."""
+        self._blob.blocks(self._entry, range(len(self.layers)), rows, into, done)
+
     def states(self, layer):
         """One layer's states: [tokens, hidden], float32 (exactly what is stored), or float16 for fp16.
 

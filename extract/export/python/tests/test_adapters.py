@@ -178,6 +178,44 @@ def test_dataloader(data, start, workers):
             assert torch.equal(item["verifier_last_hidden_states"], last)
 
 
+def items(dataset, workers, **more):
+    return list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers, **more))
+
+
+def test_shared_memory_in_workers(data):
+    """What a worker writes to the file of shared memory is what its parent finds there: samples of many blocks, selected rows,
+    every adapter and way of sharing."""
+    for case in (CASE, "lz4-planes-fp32", "dense-fp16", "selected", "lz4-fp8"):
+        ds = Dataset(data / case)
+        for adapter in (SpecForge, Speculators, ModelOptimizer):
+            here = items(adapter(ds), 0)
+            for strategy in torch.multiprocessing.get_all_sharing_strategies():
+                before = torch.multiprocessing.get_sharing_strategy()
+                torch.multiprocessing.set_sharing_strategy(strategy)
+                try:
+                    there = items(adapter(ds, max_len=None), 1, multiprocessing_context="fork")
+                finally:
+                    torch.multiprocessing.set_sharing_strategy(before)
+                assert len(here) == len(there) > 0
+                for a, b in zip(here, there):
+                    assert list(a) == list(b)
+                    for k in a:
+                        assert torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype if torch.is_tensor(a[k]) else a[k] == b[k]
+
+
+def test_full_shared_memory():
+    from eaglebatch import shared
+    fd = os.open("/dev/full", os.O_WRONLY)
+    try:
+        r = shared.Rows("test", 4, 8, "bf16")
+        r._all, r._fd = None, fd
+        r.part(0, 4)[...] = 1
+        with pytest.raises(EaglebatchError, match="/dev/shm"):
+            r.done(0, 4)
+    finally:
+        os.close(fd)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8"])
 def test_tensors(data, dtype):
     ds = Dataset(data / f"dense-{dtype}")
