@@ -33,7 +33,7 @@ var law = []struct {
 	{"extract/model", []string{"extract/model/..."}},
 	{"extract/model/...", []string{"extract/model/..."}},
 	{"extract/backend", nil},
-	{"extract/backend/native/...", []string{"extract/backend", "extract/backend/native/...", "extract/model/..."}},
+	{"extract/backend/native/...", []string{"extract/backend", "extract/backend/native/...", "extract/model/...", "internal/human"}},
 	{"extract/backend/...", []string{"extract/backend/..."}},
 	{"extract/export", []string{"internal/fsx", "internal/fault"}},
 	{"extract/export/...", []string{"extract/export/...", "extract/model/tensor", "internal/fsx", "internal/fault", "internal/compress"}},

@@ -65,6 +65,8 @@ type jsonConfig struct {
 	path string // of the file
 	top  map[string]json.RawMessage
 	text map[string]json.RawMessage // top itself where nothing is nested
+	// nested is the key of top that text lies under, "" for none.
+	nested string
 }
 
 func readJSONConfig(dir string) (jsonConfig, error) {
@@ -82,7 +84,7 @@ func readJSONConfig(dir string) (jsonConfig, error) {
 		if !ok || string(raw) == "null" {
 			continue
 		}
-		j.text = nil
+		j.text, j.nested = nil, key
 		if err := json.Unmarshal(raw, &j.text); err != nil {
 			return j, fmt.Errorf("%s: %s: %w", j.path, key, err)
 		}

@@ -3,6 +3,9 @@ package model
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"eaglebatch/extract/model/tensor"
 )
@@ -68,7 +71,31 @@ func (d *Decoder) load() error {
 	for i := range d.Blocks {
 		d.loadBlock(&l, &d.Blocks[i], fmt.Sprintf("model.layers.%d.", i))
 	}
-	return l.err
+	if l.err != nil {
+		return l.err
+	}
+	return d.checkNames()
+}
+
+// checkNames refuses a tensor of a layer that no layer here has, such as an
+// adapter's or another norm: it would be left out in silence. Those of layers
+// beyond the configuration's number are left out by other engines too.
+func (d *Decoder) checkNames() error {
+	known := []string{"self_attn.rotary_emb.inv_freq"} // frequencies that old files hold and everyone computes
+	for _, part := range []string{
+		"input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm", "self_attn.q_proj",
+		"self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+	} {
+		known = append(known, part+".weight", part+".bias")
+	}
+	for _, name := range d.w.names() {
+		rest, ok := strings.CutPrefix(name, "model.layers.")
+		layer, part, _ := strings.Cut(rest, ".")
+		if n, err := strconv.Atoi(layer); ok && err == nil && n < d.Layers && !slices.Contains(known, part) {
+			return fmt.Errorf("tensor %q: %w (no layer of a %s model has it)", name, ErrUnsupported, d.ModelType)
+		}
+	}
+	return nil
 }
 
 func (d *Decoder) loadBlock(l *loader, b *Block, at string) {
@@ -130,8 +157,12 @@ func (l *loader) matrix(name string, rows, cols int) tensor.Matrix {
 		return tensor.Matrix{}
 	}
 	t, ok, err := l.w.tensor(name)
-	if err != nil || !ok {
-		l.err = errors.Join(fmt.Errorf("tensor %q is missing", name), err)
+	if err != nil {
+		l.err = err
+		return tensor.Matrix{}
+	}
+	if !ok {
+		l.err = fmt.Errorf("tensor %q is missing", name)
 		return tensor.Matrix{}
 	}
 	m, err := t.Matrix()
@@ -139,10 +170,18 @@ func (l *loader) matrix(name string, rows, cols int) tensor.Matrix {
 		l.err = fmt.Errorf("%w: %w", err, ErrUnsupported)
 		return m
 	}
-	if m.Rows != rows || m.Cols != cols {
-		l.err = fmt.Errorf("tensor %q has shape %v, the configuration says [%d, %d]", name, t.Shape, rows, cols)
+	if want := shape(rows, cols); !slices.Equal(t.Shape, want) {
+		l.err = fmt.Errorf("tensor %q has shape %v, the configuration says %v", name, t.Shape, want)
 	}
 	return m
+}
+
+// shape is that of a matrix or, with rows 0, of a vector.
+func shape(rows, cols int) []int {
+	if rows == 0 {
+		return []int{cols}
+	}
+	return []int{rows, cols}
 }
 
 // vector reads a vector if it is wanted. One that is not wanted must not be
@@ -152,12 +191,13 @@ func (l *loader) vector(want bool, name string, n int) []float32 {
 		return nil
 	}
 	if !want {
-		if _, ok, err := l.w.tensor(name); err != nil || ok {
-			l.err = errors.Join(fmt.Errorf("tensor %q is there, though the configuration has no such option", name), err)
+		_, ok, err := l.w.tensor(name)
+		if l.err = err; ok && err == nil {
+			l.err = fmt.Errorf("tensor %q is there, though the configuration has no such option", name)
 		}
 		return nil
 	}
-	m := l.matrix(name, 1, n)
+	m := l.matrix(name, 0, n)
 	if l.err != nil {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
@@ -129,9 +130,14 @@ func (j jsonConfig) rope(s Spec) (Rope, error) {
 		j.read(j.text, "partial_rotary_factor", &partial),
 		j.read(j.text, "original_max_position_embeddings", &original),
 	)
+	var given map[string]json.RawMessage
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		var raw map[string]json.RawMessage
 		err = errors.Join(err, j.read(j.text, key, &raw))
+		if len(raw) > 0 && len(given) > 0 && !maps.EqualFunc(raw, given, sameJSON) {
+			return Rope{}, errors.New("rope_scaling and rope_parameters differ, and engines read only one of them: remove the one that is not meant")
+		}
+		given = raw
 		for _, k := range sortedKeys(raw) {
 			if !slices.Contains(ropeKeys(), k) {
 				return Rope{}, fmt.Errorf("%s: option %q: %w", key, k, ErrUnsupported)
@@ -160,10 +166,18 @@ func (j jsonConfig) rope(s Spec) (Rope, error) {
 	return h.resolve(s)
 }
 
+func sameJSON(a, b json.RawMessage) bool { return string(a) == string(b) }
+
 func (h hfRope) resolve(s Spec) (Rope, error) {
 	r := Rope{Type: h.RopeType, Theta: h.Theta, Factor: h.Factor, Original: h.Original, MaxPos: s.MaxPos, Truncate: true}
 	if r.Type == "" {
 		r.Type = h.Type
+	}
+	if !(r.Theta > 1) {
+		return r, fmt.Errorf("rope_theta %g is not above 1", r.Theta)
+	}
+	if h.Attention != nil && !(*h.Attention > 0) {
+		return r, fmt.Errorf("rope_scaling: attention_factor %g is not positive", *h.Attention)
 	}
 	switch r.Type {
 	case "", "default":
@@ -181,7 +195,7 @@ func (h hfRope) resolve(s Spec) (Rope, error) {
 		return r, fmt.Errorf("rope_scaling: rope_type %q: %w (default, linear, dynamic, yarn and llama3 are)", r.Type, ErrUnsupported)
 	}
 	if !(r.Factor >= 1) || r.Original <= 0 || r.MaxPos <= 0 {
-		return r, fmt.Errorf("rope_scaling: rope_type %q needs a factor of 1 or more (is %g) and max_position_embeddings (is %d)", r.Type, r.Factor, r.MaxPos)
+		return r, fmt.Errorf("rope_scaling: rope_type %q needs a factor of 1 or more (is %g), max_position_embeddings (is %d) and the original ones (are %d)", r.Type, r.Factor, r.MaxPos, r.Original)
 	}
 	return r, nil
 }

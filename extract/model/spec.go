@@ -100,7 +100,7 @@ func handledKeys() []string {
 		"num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "rms_norm_eps", "hidden_act",
 		"tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window",
 		"max_window_layers", "layer_types", "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
-		"original_max_position_embeddings", "rope_interleaved",
+		"original_max_position_embeddings", "rope_interleaved", "is_causal",
 	}
 }
 
@@ -128,17 +128,23 @@ func (j jsonConfig) checkKeys() error {
 		slices.Sort(odd)
 		return fmt.Errorf("option %q: %w", odd[0], ErrUnsupported)
 	}
+	if raw, ok := j.text["is_causal"]; ok && string(raw) != "true" {
+		return fmt.Errorf("is_causal %s: %w (only causal attention is)", raw, ErrUnsupported)
+	}
 	return nil
 }
 
 func (j jsonConfig) spec(c Config) (Spec, error) {
 	s := Spec{Config: c}
-	if _, nested := j.top["text_config"]; nested {
-		return s, fmt.Errorf("text_config of %q: %w (only plain language models are)", c.ModelType, ErrUnsupported)
+	if j.nested != "" {
+		return s, fmt.Errorf("%s of %q: %w (only plain language models are)", j.nested, c.ModelType, ErrUnsupported)
 	}
 	f, err := familyOf(c.ModelType)
 	if err != nil {
 		return s, err
+	}
+	if c.Arch == "" {
+		return s, fmt.Errorf("architectures is missing: name the model's class there, [%q]", f.arch)
 	}
 	if c.Arch != f.arch {
 		return s, fmt.Errorf("architecture %q of model_type %q: %w (%s is)", c.Arch, c.ModelType, ErrUnsupported, f.arch)
@@ -147,6 +153,9 @@ func (j jsonConfig) spec(c Config) (Spec, error) {
 		return s, err
 	}
 	o := hfOptions{Eps: 1e-6, Act: "silu"}
+	if _, ok := j.text["sliding_window"]; f.window && !ok {
+		o.Window = 4096 // what transformers takes where the key is missing; null is none
+	}
 	for key, v := range map[string]any{
 		"num_attention_heads": &o.Heads, "num_key_value_heads": &o.KVHeads, "head_dim": &o.HeadDim,
 		"intermediate_size": &o.FFN, "rms_norm_eps": &o.Eps, "hidden_act": &o.Act, "tie_word_embeddings": &o.Tied,
@@ -193,11 +202,14 @@ func (s *Spec) fill(f family, o hfOptions, keys map[string]json.RawMessage) erro
 		}
 	}
 	s.QKVBias, s.OBias, s.MLPBias, s.QKNorm = f.qkvBias || o.AttnBias, o.AttnBias, o.MLPBias, f.qkNorm
-	return s.fillWindows(f, o)
+	return s.fillWindows(f, o, keys)
 }
 
-func (s *Spec) fillWindows(f family, o hfOptions) error {
+func (s *Spec) fillWindows(f family, o hfOptions, keys map[string]json.RawMessage) error {
 	s.Windows = make([]int, s.Layers)
+	if raw, ok := keys["sliding_window"]; f.window && ok && string(raw) != "null" && o.Window <= 0 {
+		return fmt.Errorf("sliding_window %d is not positive (null is none)", o.Window)
+	}
 	if o.LayerTypes != nil && len(o.LayerTypes) != s.Layers {
 		return fmt.Errorf("layer_types lists %d layers of %d", len(o.LayerTypes), s.Layers)
 	}

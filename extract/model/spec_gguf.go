@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"eaglebatch/extract/model/gguf"
@@ -21,19 +22,66 @@ func readGGUFSpec(path string) (Spec, error) {
 	return s, errors.Join(err, f.Close())
 }
 
-// ggufKeys are the keys below the architecture's name that are read here or
-// change nothing.
-func ggufKeys() []string {
-	return []string{
-		"block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size",
+// ggufKey returns a kind of value, of those that are read alike, that a key
+// below the architecture's name must have. ok is false for a key that is not
+// known to be read here or to change nothing.
+func ggufKey(key string) (kind gguf.Kind, ok bool) {
+	switch key {
+	case "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size",
 		"attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length",
-		"attention.layer_norm_rms_epsilon", "attention.sliding_window", "rope.dimension_count", "rope.freq_base",
-		"rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
-		"rope.scaling.yarn_log_multiplier", "rope.scaling.finetuned",
+		"attention.sliding_window", "rope.dimension_count", "rope.scaling.original_context_length":
+		return gguf.Int64, true
+	case "attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scaling.factor", "rope.scaling.attn_factor",
+		"rope.scaling.yarn_log_multiplier":
+		return gguf.Float64, true
+	case "attention.causal", "rope.scaling.finetuned":
+		return gguf.Bool, true
+	case "rope.scaling.type":
+		return gguf.String, true
 	}
+	return 0, false
+}
+
+// checkGGUFKey refuses metadata that is not known here, unless it is off, or
+// that has another type than is read.
+func checkGGUFKey(key, below string, v gguf.Value) error {
+	kind, known := ggufKey(below)
+	off := v.Kind != gguf.String && v.Kind != gguf.Array && v.Int == 0 && v.Float == 0
+	switch {
+	case v.Kind == gguf.Array:
+		return fmt.Errorf("metadata %q differs from layer to layer: %w", key, ErrUnsupported)
+	case !known && off:
+		return nil
+	case !known:
+		return fmt.Errorf("metadata %q: %w", key, ErrUnsupported)
+	case below == "attention.causal" && v.Int == 0:
+		return fmt.Errorf("metadata %q is false: %w (only causal attention is)", key, ErrUnsupported)
+	}
+	same := v.Kind == kind
+	switch v.Kind {
+	case gguf.Uint8, gguf.Int8, gguf.Uint16, gguf.Int16, gguf.Uint32, gguf.Int32, gguf.Uint64, gguf.Int64:
+		same = kind == gguf.Int64
+	case gguf.Float32:
+		same = kind == gguf.Float64
+	}
+	if !same {
+		return fmt.Errorf("metadata %q has a value of GGUF type %d, which is not read as such: %w", key, v.Kind, ErrUnsupported)
+	}
+	return nil
+}
+
+// wholeGGUF refuses one part of a model in several files.
+func wholeGGUF(f *gguf.File) error {
+	if n := f.KV["split.count"].Int; n > 1 {
+		return fmt.Errorf("is one of %d files of a split model: %w (join them with llama-gguf-split --merge)", n, ErrUnsupported)
+	}
+	return nil
 }
 
 func ggufSpec(path string, f *gguf.File) (Spec, error) {
+	if err := wholeGGUF(f); err != nil {
+		return Spec{}, err
+	}
 	c, err := ggufConfig(path, f)
 	if err != nil {
 		return Spec{}, err
@@ -50,13 +98,10 @@ func ggufSpec(path string, f *gguf.File) (Spec, error) {
 		return s, fmt.Errorf("architecture %q: %w (llama, qwen2 and qwen3 are)", c.Arch, ErrUnsupported)
 	}
 	for _, key := range sortedKeys(f.KV) {
-		k, ok := strings.CutPrefix(key, c.Arch+".")
-		off := f.KV[key].Kind != gguf.String && f.KV[key].Kind != gguf.Array && f.KV[key].Int == 0 && f.KV[key].Float == 0
-		if ok && !off && !slices.Contains(ggufKeys(), k) {
-			return s, fmt.Errorf("metadata %q: %w", key, ErrUnsupported)
-		}
-		if ok && f.KV[key].Kind == gguf.Array {
-			return s, fmt.Errorf("metadata %q differs from layer to layer: %w", key, ErrUnsupported)
+		if k, ok := strings.CutPrefix(key, c.Arch+"."); ok {
+			if err := checkGGUFKey(key, k, f.KV[key]); err != nil {
+				return s, err
+			}
 		}
 	}
 	num := func(k string) int { return int(f.KV[c.Arch+"."+k].Int) }
@@ -75,8 +120,12 @@ func ggufSpec(path string, f *gguf.File) (Spec, error) {
 	if d := num("rope.dimension_count"); d != 0 && d != s.HeadDim {
 		return s, fmt.Errorf("rope.dimension_count %d beside heads of %d: %w", d, s.HeadDim, ErrUnsupported)
 	}
+	window := num("attention.sliding_window")
+	if window < 0 || window > 0 && c.Arch != "llama" {
+		return s, fmt.Errorf("attention.sliding_window %d of a %s model: %w (which layers have it is not said)", window, c.Arch, ErrUnsupported)
+	}
 	for l := range s.Windows {
-		s.Windows[l] = num("attention.sliding_window")
+		s.Windows[l] = window
 	}
 	_, untied := f.Tensor("output.weight")
 	s.Tied = !untied
@@ -92,12 +141,18 @@ func (s *Spec) ggufBiases(f *gguf.File) error {
 		s.MLPBias = has("blk.0.ffn_gate.bias")
 	}
 	known := func(name string) bool {
-		if strings.HasPrefix(name, "blk.") {
-			_, part, _ := strings.Cut(name[len("blk."):], ".")
+		if rest, ok := strings.CutPrefix(name, "blk."); ok {
+			layer, part, _ := strings.Cut(rest, ".")
+			if n, err := strconv.Atoi(layer); err != nil || n >= s.Layers {
+				return false // llama.cpp, too, wants as many layers as block_count says
+			}
 			name = part
 		}
+		if name == "rope_freqs.weight" {
+			return s.Arch == "llama" // llama.cpp reads it for no other
+		}
 		return slices.Contains([]string{
-			"token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight", "attn_norm.weight",
+			"token_embd.weight", "output_norm.weight", "output.weight", "attn_norm.weight",
 			"ffn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight", "ffn_gate.weight",
 			"ffn_up.weight", "ffn_down.weight", "attn_q_norm.weight", "attn_k_norm.weight", "attn_q.bias", "attn_k.bias",
 			"attn_v.bias", "attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias",
@@ -105,7 +160,7 @@ func (s *Spec) ggufBiases(f *gguf.File) error {
 	}
 	for _, t := range f.Tensors {
 		if !known(t.Name) {
-			return fmt.Errorf("tensor %q: %w", t.Name, ErrUnsupported)
+			return fmt.Errorf("tensor %q: %w in a %s model of %d layers", t.Name, ErrUnsupported, s.Arch, s.Layers)
 		}
 	}
 	return nil
@@ -117,12 +172,19 @@ func (s *Spec) ggufRope(f *gguf.File) error {
 	if s.Rope.Theta == 0 {
 		s.Rope.Theta = 10000
 	}
-	switch kind := f.KV[s.Arch+".rope.scaling.type"].Str; kind {
+	kind := f.KV[s.Arch+".rope.scaling.type"].Str
+	if kind == "" && at("scaling.factor") != 0 {
+		kind = "linear" // what llama.cpp takes a factor alone for
+	}
+	switch kind {
 	case "", "none":
 	case "linear":
 		s.Rope.Type, s.Rope.Factor = kind, at("scaling.factor")
 	case "yarn":
 		h := hfRope{RopeType: kind, Theta: s.Rope.Theta, Factor: at("scaling.factor"), Original: int(f.KV[s.Arch+".rope.scaling.original_context_length"].Int)}
+		if h.Original == 0 {
+			h.Original = s.MaxPos
+		}
 		if at("scaling.attn_factor") != 0 || at("scaling.yarn_log_multiplier") != 0 {
 			return fmt.Errorf("rope.scaling.attn_factor or yarn_log_multiplier: %w", ErrUnsupported)
 		}

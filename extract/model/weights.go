@@ -25,6 +25,9 @@ const (
 type weights interface {
 	// tensor returns the named tensor; ok is false where the model has none.
 	tensor(name string) (t tensor.Tensor, ok bool, err error)
+	// names lists the tensors by their Hugging Face names, sorted; nil where
+	// ReadSpec has looked at them.
+	names() []string
 	Close() error
 }
 
@@ -33,6 +36,9 @@ func openWeights(path string) (weights, error) {
 		f, err := gguf.Open(path)
 		if err != nil {
 			return nil, err
+		}
+		if err := wholeGGUF(f); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
 		}
 		return ggufWeights{f}, nil
 	}
@@ -120,6 +126,11 @@ func openShards(dir string) (*shards, error) {
 	if err != nil {
 		return nil, err
 	}
+	if index != nil {
+		if _, err := os.Stat(filepath.Join(dir, singleName)); err == nil && !slices.Contains(names, singleName) {
+			return nil, fmt.Errorf("%s has %s, and %s, which names other files: engines differ in what they take: remove the one that is not the model", dir, singleName, indexName)
+		}
+	}
 	return &shards{dir: dir, index: index, open: map[string]*safetensors.File{}}, nil
 }
 
@@ -144,12 +155,42 @@ func (s *shards) tensor(name string) (tensor.Tensor, bool, error) {
 			return tensor.Tensor{}, false, err
 		}
 		s.open[file] = f
+		if err := s.checkShard(file, f); err != nil {
+			return tensor.Tensor{}, false, err
+		}
 	}
 	t, ok := f.Tensor(name)
 	if !ok && s.index != nil {
 		return t, false, fmt.Errorf("%s: has no tensor %q, though the index says so", filepath.Join(s.dir, file), name)
 	}
 	return t, ok, nil
+}
+
+// checkShard refuses a tensor that lies in two shards: engines differ in which
+// they take.
+func (s *shards) checkShard(file string, f *safetensors.File) error {
+	for _, t := range f.Tensors {
+		if other, ok := s.index[t.Name]; ok && other != file {
+			return fmt.Errorf("%s: tensor %q lies here, and the index says in %s", filepath.Join(s.dir, file), t.Name, other)
+		}
+	}
+	return nil
+}
+
+func (s *shards) names() []string {
+	if s.index != nil {
+		return sortedKeys(s.index)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, f := range s.open {
+		for _, t := range f.Tensors {
+			out = append(out, t.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 func (s *shards) Close() error {
@@ -171,6 +212,8 @@ func (w ggufWeights) tensor(name string) (tensor.Tensor, bool, error) {
 	t, ok := w.Tensor(ggufName(name))
 	return t, ok, nil
 }
+
+func (w ggufWeights) names() []string { return nil }
 
 func ggufName(name string) string {
 	switch name {

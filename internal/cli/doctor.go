@@ -156,7 +156,7 @@ func (j *job) examineEngine(ctx context.Context) []finding {
 	defer b.Close()
 	fs := j.examineServers(ctx, b)
 	if n, ok := b.(*native.Backend); ok {
-		fs = append(fs, nativeMemory(n.Need()))
+		fs = append(fs, nativeMemory(n.Need(), int(j.cfg.Plan.MaxTokens)))
 	}
 	began := time.Now()
 	info, err := preflight(ctx, b, j.preflightTokens())
@@ -172,10 +172,15 @@ func (j *job) examineEngine(ctx context.Context) []finding {
 	return append(fs, f, j.examineSense(ctx, b, info))
 }
 
-// nativeMemory states what the native engine takes before it takes it.
-func nativeMemory(n native.Need) finding {
-	return finding{"native memory", "ok", fmt.Sprintf("%s of weights mapped; %s and %s for each token of a batch: samples of up to %d tokens fit into half of extract.memory",
+// nativeMemory states what the native engine takes before it takes it, for
+// samples of up to longest tokens; 0: of any length.
+func nativeMemory(n native.Need, longest int) finding {
+	f := finding{"native memory", "ok", fmt.Sprintf("%s of weights mapped; %s and %s for each token of a batch: samples of up to %d tokens fit into half of extract.memory",
 		human.Bytes(n.Weights), human.Bytes(n.Fixed), human.Bytes(n.Token), n.MaxTokens)}
+	if longest > n.MaxTokens {
+		f.Verdict, f.Detail = "warn", f.Detail+fmt.Sprintf("; plan.max_tokens is %d: raise extract.memory to %s, or lower it", longest, human.Bytes(n.Memory(longest)))
+	}
+	return f
 }
 
 // existing returns the deepest part of path that is there.

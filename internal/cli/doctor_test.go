@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"eaglebatch/extract/backend/native"
 	"eaglebatch/extract/model"
 
 	"github.com/google/go-cmp/cmp"
@@ -45,5 +46,17 @@ func TestSlotDocs(t *testing.T) {
 	want := []slotDoc{{0, "http://me:xxxxx@a:8000", 10}, {1, "", 20}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestNativeMemory: doctor says beforehand that the longest samples will not
+// fit, and what would help.
+func TestNativeMemory(t *testing.T) {
+	n := native.Need{Fixed: 10 << 20, Token: 1 << 20, MaxTokens: 64}
+	for longest, verdict := range map[int]string{0: "ok", 64: "ok", 65: "warn"} {
+		f := nativeMemory(n, longest)
+		if f.Verdict != verdict || !strings.Contains(f.Detail, "up to 64 tokens") || verdict == "warn" && !strings.Contains(f.Detail, "extract.memory to 212") {
+			t.Errorf("samples of %d tokens: %+v, want %s", longest, f, verdict)
+		}
 	}
 }

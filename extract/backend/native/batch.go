@@ -3,7 +3,6 @@ package native
 import (
 	"math"
 	"slices"
-	"unsafe"
 
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/model/kernel"
@@ -88,8 +87,9 @@ func (e *engine) rotations(b *batch) {
 func (e *engine) encode(dst []byte, x []float32) {
 	switch e.dtype {
 	case "bf16":
-		if uintptr(unsafe.Pointer(&dst[0]))%2 == 0 {
-			e.set.ToBF16(unsafe.Slice((*uint16)(unsafe.Pointer(&dst[0])), len(x)), x)
+		for i, v := range x {
+			h := tensor.F32ToBF16(v)
+			dst[2*i], dst[2*i+1] = byte(h), byte(h>>8)
 		}
 	case "fp16":
 		for i, v := range x {

@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/model"
 	"eaglebatch/extract/model/kernel"
+	"eaglebatch/internal/human"
 )
 
 // Options configures the engine. The zero value is usable, Capture apart.
@@ -64,6 +66,9 @@ func New(modelPath string, o Options) (*Backend, error) {
 		return nil, err
 	}
 	dec, err := model.OpenDecoder(modelPath)
+	if errors.Is(err, model.ErrUnsupported) {
+		return nil, fmt.Errorf("native: %w: another extract.backend may take this model (worker runs transformers; vllm and sglang ask a server)", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("native: %w", err)
 	}
@@ -111,7 +116,8 @@ func (b *Backend) validate() error {
 	n := b.Need()
 	b.max = int(min((b.o.Memory-n.Fixed)/n.Token, math.MaxInt32)) / kernel.Panel * kernel.Panel
 	if b.max < 1 {
-		return fmt.Errorf("memory of %d bytes: this model needs %d and %d more for each token of a batch", b.o.Memory, n.Fixed, n.Token)
+		return fmt.Errorf("this model needs %s and %s for each token, and half of extract.memory is %s: raise extract.memory, or lower extract.threads (%d)",
+			human.Bytes(n.Fixed), human.Bytes(n.Token), human.Bytes(b.o.Memory), b.o.Threads)
 	}
 	return nil
 }
@@ -133,6 +139,13 @@ type Need struct {
 	Fixed, Token int64
 	Weights      int64 // mapped
 	MaxTokens    int   // of the longest sample that Options.Memory allows
+}
+
+// Memory is the extract.memory, of which the engine has half, that a sample of
+// so many tokens takes, in whole MiB.
+func (n Need) Memory(tokens int) int64 {
+	const unit = 1 << 20
+	return (2*(n.Fixed+n.Token*int64(kernel.Up(tokens, kernel.Panel))) + unit - 1) / unit * unit
 }
 
 // Need returns the memory that batches take with these options.

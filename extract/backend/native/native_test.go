@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"eaglebatch/extract/backend"
@@ -13,6 +14,7 @@ import (
 	"eaglebatch/extract/model"
 	"eaglebatch/extract/model/kernel"
 	"eaglebatch/fixtures"
+	"eaglebatch/internal/human"
 )
 
 func TestConformance(t *testing.T) {
@@ -230,6 +232,13 @@ func TestMemoryBound(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
+	o.Memory = n.Memory(129) / 2
+	if b, err = New(path, o); err != nil || b.Need().MaxTokens < 129 {
+		t.Fatalf("%+v with the memory that 129 tokens are said to take: %v", b.Need(), err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
 	o.Memory = n.Fixed + 128*n.Token
 	if b, err = New(path, o); err != nil {
 		t.Fatal(err)
@@ -246,6 +255,9 @@ func TestMemoryBound(t *testing.T) {
 		switch {
 		case errors.As(c.Err, &bad) && bad.Code == "too_long" && bad.Permanent:
 			refused = append(refused, c.ID)
+			if want := "raise extract.memory to " + human.Bytes(n.Memory(129)); !strings.Contains(bad.Error(), want) {
+				t.Errorf("error %q does not say %q", bad, want)
+			}
 		case c.Err != nil:
 			return c.Err
 		case c.First == 0:

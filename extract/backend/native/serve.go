@@ -8,6 +8,7 @@ import (
 
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/model/kernel"
+	"eaglebatch/internal/human"
 )
 
 // chunkBytes bounds the rows of one emitted chunk.
@@ -110,7 +111,8 @@ func (b *Backend) check(r backend.Request) error {
 		return &backend.SampleError{Code: "internal", Permanent: true, Err: errors.New("a sample without tokens")}
 	}
 	if len(r.Tokens) > b.max {
-		return &backend.SampleError{Code: "too_long", Permanent: true, Err: fmt.Errorf("%d tokens: memory of %d bytes suffices for %d", len(r.Tokens), b.o.Memory, b.max)}
+		return &backend.SampleError{Code: "too_long", Permanent: true, Err: fmt.Errorf("%d tokens: half of extract.memory, %s, suffices for %d: raise extract.memory to %s, or lower plan.max_tokens",
+			len(r.Tokens), human.Bytes(b.o.Memory), b.max, human.Bytes(b.Need().Memory(len(r.Tokens))))}
 	}
 	for i, id := range r.Tokens {
 		if int64(id) >= int64(b.dims.vocab) {

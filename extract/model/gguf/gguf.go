@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 
 	"eaglebatch/extract/model/mapped"
@@ -28,7 +29,7 @@ type Header struct {
 // the reverse of the file's order.
 type Info struct {
 	Name   string
-	Type   tensor.Type // "type N" for one that cannot be decoded
+	Type   tensor.Type // not all can be decoded
 	Shape  []int
 	Offset int64 // from Header.Data
 	Bytes  int64 // 0 for a type that cannot be decoded
@@ -80,24 +81,17 @@ func (k Kind) size() int {
 	return 0
 }
 
+// typeOf names a tensor type: only those that tensor.Type knows can be decoded.
 func typeOf(n uint32) tensor.Type {
-	switch n {
-	case 0:
-		return tensor.F32
-	case 1:
-		return tensor.F16
-	case 2:
-		return tensor.Q4_0
-	case 3:
-		return tensor.Q4_1
-	case 8:
-		return tensor.Q8_0
-	case 12:
-		return tensor.Q4_K
-	case 14:
-		return tensor.Q6_K
-	case 30:
-		return tensor.BF16
+	names := []tensor.Type{
+		0: tensor.F32, 1: tensor.F16, 2: tensor.Q4_0, 3: tensor.Q4_1, 6: tensor.Q5_0, 7: tensor.Q5_1, 8: tensor.Q8_0,
+		9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: tensor.Q4_K, 13: tensor.Q5_K, 14: tensor.Q6_K, 15: "Q8_K",
+		16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
+		24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: tensor.BF16,
+		34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+	}
+	if n < uint32(len(names)) && names[n] != "" {
+		return names[n]
 	}
 	return tensor.Type(fmt.Sprintf("type %d", n))
 }
@@ -110,7 +104,10 @@ func Parse(b []byte, size int64) (Header, error) {
 	}
 	h := Header{Version: c.u32(), KV: map[string]Value{}}
 	if c.err == nil && h.Version != 2 && h.Version != 3 {
-		return Header{}, fmt.Errorf("GGUF version %d is not supported (2 and 3 are)", h.Version)
+		if v := bits.ReverseBytes32(h.Version); v == 2 || v == 3 {
+			return Header{}, errors.New("a big-endian GGUF file is not supported: convert it (gguf_convert_endian.py of llama.cpp)")
+		}
+		return Header{}, fmt.Errorf("GGUF version %d is not supported (2 and 3 are): convert the model again", h.Version)
 	}
 	tensors, kvs := c.u64(), c.u64()
 	// The smallest key and value take 13 bytes, the smallest tensor 24.

@@ -17,8 +17,14 @@ func decodeBlocks(t Type, src []byte, dst []float32) {
 			decodeQ4_0(b, y)
 		case Q4_1:
 			decodeQ4_1(b, y)
+		case Q5_0:
+			decodeQ5_0(b, y)
+		case Q5_1:
+			decodeQ5_1(b, y)
 		case Q4_K:
 			decodeQ4_K(b, y)
+		case Q5_K:
+			decodeQ5_K(b, y)
 		case Q6_K:
 			decodeQ6_K(b, y)
 		}
@@ -52,6 +58,25 @@ func decodeQ4_1(b []byte, y []float32) {
 	}
 }
 
+// fifth returns bit j of the high bits of a block, as 16 or 0.
+func fifth(high uint32, j int) byte { return byte(high>>j&1) << 4 }
+
+func decodeQ5_0(b []byte, y []float32) {
+	d, high := half(b), binary.LittleEndian.Uint32(b[2:])
+	for j, q := range b[6:22] {
+		y[j] = float32(int(q&15|fifth(high, j))-16) * d
+		y[j+16] = float32(int(q>>4|fifth(high, j+16))-16) * d
+	}
+}
+
+func decodeQ5_1(b []byte, y []float32) {
+	d, m, high := half(b), half(b[2:]), binary.LittleEndian.Uint32(b[4:])
+	for j, q := range b[8:24] {
+		y[j] = float32(float32(q&15|fifth(high, j))*d) + m
+		y[j+16] = float32(float32(q>>4|fifth(high, j+16))*d) + m
+	}
+}
+
 // scaleMinK unpacks the j-th 6-bit scale and minimum of a K block.
 func scaleMinK(j int, q []byte) (scale, min byte) {
 	if j < 4 {
@@ -70,6 +95,22 @@ func decodeQ4_K(b []byte, y []float32) {
 		for l, v := range q[:32] {
 			y[l] = float32(d1*float32(v&15)) - n1
 			y[l+32] = float32(d2*float32(v>>4)) - n2
+		}
+		q, y = q[32:], y[64:]
+	}
+}
+
+func decodeQ5_K(b []byte, y []float32) {
+	d, dmin, scales, high, q := half(b), half(b[2:]), b[4:16], b[16:48], b[48:176]
+	for j := 0; j < 8; j += 2 {
+		s1, m1 := scaleMinK(j, scales)
+		s2, m2 := scaleMinK(j+1, scales)
+		d1, d2 := d*float32(s1), d*float32(s2)
+		n1, n2 := dmin*float32(m1), dmin*float32(m2)
+		for l, v := range q[:32] {
+			h := high[l] >> j
+			y[l] = float32(d1*float32(v&15|h&1<<4)) - n1
+			y[l+32] = float32(d2*float32(v>>4|h>>1&1<<4)) - n2
 		}
 		q, y = q[32:], y[64:]
 	}

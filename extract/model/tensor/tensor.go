@@ -20,7 +20,10 @@ const (
 	Q8_0 Type = "Q8_0"
 	Q4_0 Type = "Q4_0"
 	Q4_1 Type = "Q4_1"
+	Q5_0 Type = "Q5_0"
+	Q5_1 Type = "Q5_1"
 	Q4_K Type = "Q4_K"
+	Q5_K Type = "Q5_K"
 	Q6_K Type = "Q6_K"
 )
 
@@ -38,8 +41,14 @@ func (t Type) Block() (values, bytes int) {
 		return 32, 18
 	case Q4_1:
 		return 32, 20
+	case Q5_0:
+		return 32, 22
+	case Q5_1:
+		return 32, 24
 	case Q4_K:
 		return 256, 144
+	case Q5_K:
+		return 256, 176
 	case Q6_K:
 		return 256, 210
 	}
@@ -63,7 +72,7 @@ type Tensor struct {
 func Size(t Type, shape []int) (int, error) {
 	values, bytes := t.Block()
 	if values == 0 {
-		return 0, fmt.Errorf("number format %q is not supported", t)
+		return 0, fmt.Errorf("number format %q is none of those read here (F32, F16, BF16 and, in GGUF files, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K)", t)
 	}
 	n := 1
 	for _, d := range shape {

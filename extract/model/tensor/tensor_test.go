@@ -111,11 +111,11 @@ func TestMatrixRefusesShortData(t *testing.T) {
 // FuzzDecode: no bytes make decoding read or write outside, or change with
 // where a block lies.
 func FuzzDecode(f *testing.F) {
-	for i, t := range []Type{Q8_0, Q4_0, Q4_1, Q4_K, Q6_K, F16, BF16, F32} {
+	for i, t := range []Type{Q8_0, Q4_0, Q4_1, Q4_K, Q6_K, F16, BF16, F32, Q5_0, Q5_1, Q5_K} {
 		f.Add(uint8(i), []byte("0123456789abcdef0123456789abcdef0123456789abcdef"+string(t)))
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, seed []byte) {
-		typ := []Type{Q8_0, Q4_0, Q4_1, Q4_K, Q6_K, F16, BF16, F32}[kind%8]
+		typ := []Type{Q8_0, Q4_0, Q4_1, Q4_K, Q6_K, F16, BF16, F32, Q5_0, Q5_1, Q5_K}[kind%11]
 		values, bytes := typ.Block()
 		src := make([]byte, 2*bytes)
 		for i := range src {
