@@ -8,7 +8,8 @@
 // reasoning (or think), response (or resp) and tool_calls (or tool), joined in
 // this order with the ends of the parts kept. What is supervised comes from
 // loss_mask, else from labels (-100 or the id at its own place), else it is
-// everything behind the prompt. Trailing padding that attention_mask names is
+// everything behind the prompt. Where a line has both, they must say the same,
+// unless labels leave nothing out. Trailing padding that attention_mask names is
 // cut off. What is JSON is exactly what encoding/json says.
 //
 // # Layout

@@ -20,7 +20,7 @@ const partSources = "sources"
 
 // formatVersion changes whenever the same sources would merge to other
 // samples.
-const formatVersion = "1"
+const formatVersion = "2"
 
 // Fingerprint returns the parts that a merge depends on: options, and one
 // "dataset NAME" part a dataset, in order, from its sources as they are now.

@@ -4,23 +4,25 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 
 	"eaglebatch/store/samples"
 )
 
 // The reasons for which a line is rejected, as they are counted and kept.
 const (
-	reasonMalformed    = "malformed"            // not one JSON object, or token lists of another shape
-	reasonTooLong      = "too_long_line"        // longer than MaxLine
-	reasonMissing      = "missing_field"        // no ids, or nothing that says what is supervised
-	reasonText         = "not_tokenized"        // text where token ids should be
-	reasonEmpty        = "empty"                // no tokens
-	reasonToken        = "bad_token"            // an id that is none of the vocabulary
-	reasonLength       = "length_mismatch"      // mask, labels or attention_mask of another length than the ids
-	reasonMask         = "bad_mask"             // a mask value that is neither 0 nor 1
-	reasonPadding      = "bad_padding"          // attention_mask names padding that is not at the end, or supervised
-	reasonShifted      = "shifted_labels"       // labels are the ids moved by one
-	reasonLabels       = "label_mismatch"       // labels that are neither -100 nor the id
+	reasonMalformed    = "malformed"       // not one JSON object, or token lists of another shape
+	reasonTooLong      = "too_long_line"   // longer than MaxLine
+	reasonMissing      = "missing_field"   // no ids, or nothing that says what is supervised
+	reasonText         = "not_tokenized"   // text where token ids should be
+	reasonEmpty        = "empty"           // no tokens
+	reasonToken        = "bad_token"       // an id that is none of the vocabulary
+	reasonLength       = "length_mismatch" // mask, labels or attention_mask of another length than the ids
+	reasonMask         = "bad_mask"        // a mask value that is neither 0 nor 1
+	reasonPadding      = "bad_padding"     // attention_mask names padding that is not at the end, or supervised
+	reasonShifted      = "shifted_labels"  // labels are the ids moved by one
+	reasonLabels       = "label_mismatch"  // labels that are neither -100 nor the id
+	reasonContradicted = "mask_contradicts_labels"
 	reasonUnsupervised = "no_supervised_tokens" // nothing to learn from
 	reasonFewLoss      = "few_supervised_tokens"
 )
@@ -170,6 +172,9 @@ func (r *record) judge() verdict {
 		return v
 	}
 	if v := r.checkLabels(src.v[:n]); v.reason != "" {
+		return v
+	}
+	if v := r.checkBoth(n); v.reason != "" {
 		return v
 	}
 	r.ids, r.mask = src.v[:n], r.mask[:n]
@@ -354,6 +359,29 @@ func (r *record) checkLabels(ids []uint32) verdict {
 			return reject(reasonShifted, "labels[t] is input_ids[t+1]: labels must be at the place of their token, not one before it")
 		}
 		return reject(reasonLabels, "the label at token %d is %d, the id is %d", i, int32(l), ids[i])
+	}
+	return verdict{}
+}
+
+// checkBoth compares loss_mask with labels where a line has both. Trainers read
+// one of the two and not the other, so that nobody can tell which was meant where
+// they differ. Labels that leave nothing out are the copy of the ids that causal
+// models take, beside which loss_mask alone says what is supervised.
+func (r *record) checkBoth(n int) verdict {
+	if !r.loss.given() || !r.labels.given() {
+		return verdict{}
+	}
+	labels, ignored := r.labels.v[:n], int32(ignoreLabel)
+	if !slices.Contains(labels, uint32(ignored)) {
+		return verdict{}
+	}
+	for i, l := range labels {
+		switch supervised := r.mask[i] == 1; {
+		case supervised && int32(l) == ignoreLabel:
+			return reject(reasonContradicted, "token %d: loss_mask is 1, labels has -100: take the wrong one of the two fields out of the source", i)
+		case !supervised && int32(l) != ignoreLabel:
+			return reject(reasonContradicted, "token %d: loss_mask is 0, labels has the id %d: take the wrong one of the two fields out of the source", i, l)
+		}
 	}
 	return verdict{}
 }
