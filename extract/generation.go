@@ -85,6 +85,9 @@ func (r *run) openGeneration(ctx context.Context) error {
 		}
 	}
 	r.dir = r.ws.GenerationDir(r.gen)
+	if err := r.notLost(); err != nil {
+		return err
+	}
 	if err := r.fs.Point(fault.ExtractBegin); err != nil {
 		return err
 	}
@@ -110,6 +113,23 @@ func (r *run) openGeneration(ctx context.Context) error {
 	}
 	r.keep = r.o.Reserve.Of(sp.Total)
 	return r.loadProgress(ctx)
+}
+
+// notLost fails where blobs of the generation are committed and its directory is
+// not there: made anew it would only hide that.
+func (r *run) notLost() error {
+	if _, err := os.Lstat(r.dir); !errors.Is(err, os.ErrNotExist) {
+		return nil // MkdirAll says what else is wrong
+	}
+	var blobs []store.BlobRow
+	if err := r.ws.View(func(rd store.Reader) (err error) {
+		blobs, err = rd.Blobs(r.gen.ID)
+		return err
+	}); err != nil || len(blobs) == 0 {
+		return err
+	}
+	return &store.CorruptError{Path: r.dir, Offset: -1, Err: fmt.Errorf("the directory is missing, and with it %d committed blobs", len(blobs)),
+		Hint: "put " + r.dir + " back from a copy; without one, 'eaglebatch run --redo extract' computes the generation anew"}
 }
 
 // blobsMeta is the header of own blobs.

@@ -95,6 +95,9 @@ func Reseal(ctx context.Context, ws *store.Workspace, g store.GenerationRow, hea
 	if err := r.mayReseal(ctx, model); err != nil {
 		return err
 	}
+	if err := r.fs.MkdirAll(r.dir); err != nil {
+		return err
+	}
 	if err := errors.Join(genindex.CreateLease(r.fs, r.dir), r.copyPlan(ctx)); err != nil {
 		return err
 	}

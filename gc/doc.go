@@ -20,6 +20,10 @@
 //	trashed, in its place         a restore did not finish: recorded by the next sweep
 //	trashed, without a path       being unlinked: no longer restorable, finished by the next sweep
 //
+// A directory of ours that is neither in its place nor in the trash was lost: its
+// row ends as if it had been unlinked, once a repair made its states anew or
+// somebody names it.
+//
 // A directory that is partly unlinked is therefore always one whose row has no
 // path any more.
 //

@@ -106,6 +106,8 @@ func (x *executor) item(it Item) error {
 		return x.restored(g)
 	case ActionUnlink:
 		return x.unlink(g)
+	case ActionForget:
+		return x.gone(g, nil)
 	}
 	g, err := x.trash(it)
 	if errors.Is(err, errLeased) && len(x.o.Names) == 0 {

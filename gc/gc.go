@@ -40,12 +40,13 @@ const (
 	ActionTrash  = "trash"  // condemn and rename into the trash
 	ActionUnlink = "unlink" // delete what lies in the trash
 	ActionFinish = "finish" // record what an interrupted restore or sweep did
+	ActionForget = "forget" // record that the directory is gone
 )
 
 // Item is one generation in a sweep.
 type Item struct {
 	Generation store.GenerationRow `json:"generation"`
-	Action     string              `json:"action"` // keep, trash, unlink, finish
+	Action     string              `json:"action"` // keep, trash, unlink, finish, forget
 	Reason     string              `json:"reason"`
 	Refused    bool                `json:"refused"` // nothing needs it, but it cannot be taken safely: see Reason
 	Bytes      int64               `json:"bytes"`   // disk usage that deleting it frees

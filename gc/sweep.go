@@ -145,6 +145,12 @@ func (p *planning) item(v retain.Verdict) (Item, error) {
 		}
 		return it, nil
 	}
+	if v.Class == retain.Decide || v.Class == retain.Free {
+		if lost, err := p.lost(g, v.Named); err != nil || lost {
+			it.Action, it.Bytes, it.Reason = ActionForget, 0, "its directory is missing"
+			return it, err
+		}
+	}
 	switch v.Class {
 	case retain.Condemned, retain.Trashed:
 		return p.resume(it)
@@ -187,6 +193,8 @@ func (p *planning) inspect(it Item) (Item, error) {
 		return it, nil
 	case p.ctx.Err() != nil:
 		return it, context.Cause(p.ctx)
+	case errors.Is(err, errMissing) && it.Generation.Origin != retain.Adopted:
+		return refuse(it, fmt.Errorf("%w; 'gc --apply --name %s' takes it off the list", err, it.Generation.Name)), nil
 	case errors.Is(err, errMissing), errors.Is(err, ErrRefused):
 		return refuse(it, err), nil
 	}
@@ -194,6 +202,26 @@ func (p *planning) inspect(it Item) (Item, error) {
 }
 
 var errMissing = errors.New("its directory is missing")
+
+// lost reports whether the directory of a generation of ours is gone for good. A
+// disk that is not mounted looks like that, so that it is believed only where a
+// repair made all of its states anew, or where it was named.
+func (p *planning) lost(g store.GenerationRow, named bool) (bool, error) {
+	if g.Origin == retain.Adopted {
+		return false, nil
+	}
+	path, err := p.site.path(g)
+	if err != nil {
+		return false, nil // refused for that below
+	}
+	if there, err := exists(path); err != nil || there {
+		return false, err
+	}
+	if named {
+		return true, nil
+	}
+	return store.DamagedWhole(p.r, g.ID)
+}
 
 // refusedAs is the reason for which an item was refused, as an error.
 func refusedAs(it Item) error {

@@ -79,7 +79,14 @@ func (x *executor) gone(g store.GenerationRow, dir *os.File) error {
 	}
 	g.State, g.Changed = store.GenRetired, x.o.now()
 	g.Path, g.Trash, g.Bytes, g.Needs = "", "", 0, nil
-	return x.ws.Update(x.ctx, "unlinked", func(tx *store.Tx) error { return tx.PutGeneration(g) })
+	return x.ws.Update(x.ctx, "unlinked", func(tx *store.Tx) error {
+		// The books of the plan in force count the blobs that it once had.
+		plan, _, err := tx.Plan()
+		if err == nil && plan.Generation != g.ID {
+			err = tx.DeleteBlobs(g.ID)
+		}
+		return errors.Join(err, tx.ForgetDamaged(g.ID, nil), tx.PutGeneration(g))
+	})
 }
 
 // empty unlinks everything below an open directory, a batch of names at a

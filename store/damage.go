@@ -46,3 +46,45 @@ func (tx *Tx) PutDamaged(gen uint32, found []DamagedEntry) error {
 	}
 	return tx.PutValue(damageKey(gen), b)
 }
+
+// DamagedWhole reports whether every blob of a generation is recorded as damaged
+// as a whole. One that has no blobs is not.
+func DamagedWhole(r Reader, gen uint32) (bool, error) {
+	blobs, err := r.Blobs(gen)
+	if err != nil || len(blobs) == 0 {
+		return false, err
+	}
+	all, err := Damaged(r, gen)
+	if err != nil {
+		return false, err
+	}
+	whole := map[uint32]bool{}
+	for _, d := range all {
+		whole[d.Blob] = whole[d.Blob] || d.Whole
+	}
+	return !slices.ContainsFunc(blobs, func(b BlobRow) bool { return !whole[b.No] }), nil
+}
+
+// ForgetDamaged removes from the recorded damage of a generation what is sound
+// again, or all of it where sound is nil.
+func (tx *Tx) ForgetDamaged(gen uint32, sound func(DamagedEntry) bool) error {
+	all, err := Damaged(tx, gen)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	left := all
+	if sound != nil {
+		left = slices.DeleteFunc(slices.Clone(all), sound)
+	}
+	switch {
+	case sound == nil || len(left) == 0:
+		return tx.PutValue(damageKey(gen), nil)
+	case len(left) == len(all):
+		return nil
+	}
+	b, err := msgpack.Marshal(left)
+	if err != nil {
+		return err
+	}
+	return tx.PutValue(damageKey(gen), b)
+}

@@ -64,6 +64,8 @@ type checker struct {
 	cursor  map[string]bool
 	saved   time.Time
 	damaged map[uint32][]store.DamagedEntry // by generation
+	mended  map[uint32][]uint32             // blobs recorded as damaged that are sound again, by generation
+	lost    []uint32                        // generations whose directory is missing
 }
 
 func (e *env) check(c *cli.Context) error {
@@ -95,7 +97,7 @@ func (e *env) check(c *cli.Context) error {
 
 func (e *env) checker(c *cli.Context, dir string) *checker {
 	return &checker{env: e, c: c, dir: dir, rep: e.reporter(c), part: [2]int{1, 1}, cursor: map[string]bool{},
-		damaged: map[uint32][]store.DamagedEntry{}, doc: checkReport{Problems: []states.Problem{}, Known: []states.Problem{}, Quantization: []generationLosses{}}}
+		damaged: map[uint32][]store.DamagedEntry{}, mended: map[uint32][]uint32{}, doc: checkReport{Problems: []states.Problem{}, Known: []states.Problem{}, Quantization: []generationLosses{}}}
 }
 
 func (k *checker) options() error {
@@ -155,7 +157,7 @@ func (k *checker) all(ctx context.Context) error {
 			return errors.Join(err, k.saveCursor())
 		}
 	}
-	return k.dropCursor()
+	return errors.Join(k.forgetMended(ctx), k.dropCursor())
 }
 
 func (k *checker) problem(path string, err error) {
@@ -216,12 +218,16 @@ func (k *checker) generation(ctx context.Context, g store.GenerationRow) error {
 	if g.Kind == kindSamples {
 		return k.samples(ctx, g, dir)
 	}
-	files, err := k.files(g, dir)
+	known, err := store.Damaged(k.snap, g.ID)
 	if err != nil {
 		return err
 	}
-	if g.State == store.GenBuilding && len(files) == 0 {
-		return nil // its directory may not be there yet
+	if gone, err := k.missingDir(g, dir, known); err != nil || gone {
+		return err
+	}
+	files, err := k.files(g, dir)
+	if err != nil {
+		return err
 	}
 	o := k.opts
 	o.Skip = func(name string) bool {
@@ -236,6 +242,7 @@ func (k *checker) generation(ctx context.Context, g store.GenerationRow) error {
 		if !hit[name] { // what is damaged is looked at again: the cursor holds no problems
 			k.cursor[key(g, name)] = true
 			k.saveNowAndThen()
+			k.noteMended(g, name, known)
 		}
 		k.doc.Files++
 		k.doc.Bytes += n
@@ -246,10 +253,6 @@ func (k *checker) generation(ctx context.Context, g store.GenerationRow) error {
 		return strings.HasSuffix(name, ".tmp") || g.State == store.GenBuilding
 	}
 	if err := k.quantization(g, &o); err != nil {
-		return err
-	}
-	known, err := store.Damaged(k.snap, g.ID)
-	if err != nil {
 		return err
 	}
 	return states.Verify(ctx, dir, files, o, func(p states.Problem) {

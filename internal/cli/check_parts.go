@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,6 +32,9 @@ func (k *checker) plan(context.Context) error {
 	}
 	if blobs, err := k.snap.Blobs(g.ID); err != nil || len(blobs) == 0 {
 		return err
+	}
+	if _, err := os.Lstat(filepath.Join(k.dir, g.Path)); errors.Is(err, os.ErrNotExist) {
+		return nil // which is a problem of its own
 	}
 	path = filepath.Join(k.dir, g.Path, states.PlanName)
 	if err := openIndex(path); err != nil {
@@ -119,11 +123,15 @@ func (k *checker) files(g store.GenerationRow, dir string) ([]genindex.ManifestF
 // stillThere looks at a generation that was sealed before, and at those that it
 // points into, before it is called done: files and sizes, as check does.
 func (j *job) stillThere(ctx context.Context, g store.GenerationRow) error {
-	if err := extract.MendPlan(ctx, j.ws, j.rep); err != nil {
+	// Without its directory there is no place for the plan's copy.
+	_, err := os.Lstat(j.ws.GenerationDir(g))
+	if err == nil {
+		err = extract.MendPlan(ctx, j.ws, j.rep)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	k := j.checker(j.c, j.ws.Dir())
-	var err error
 	if k.snap, err = store.Inspect(j.ws.Dir()); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"eaglebatch/gc"
@@ -44,7 +45,8 @@ func (s *session) printSweep(sweep *gc.Sweep) error {
 
 // printHow says how to do what was shown, and what only goes by its name.
 func (s *session) printHow(sweep *gc.Sweep) {
-	if len(sweep.Stale) > 0 || sweep.Trash+sweep.Free > 0 {
+	forget := slices.ContainsFunc(sweep.Items, func(it gc.Item) bool { return it.Action == gc.ActionForget })
+	if len(sweep.Stale) > 0 || sweep.Trash+sweep.Free > 0 || forget {
 		fmt.Fprintf(s.out, "nothing was changed; do it with: %s\n", s.command(s.c, "gc --apply --plan-hash "+sweep.Hash+s.gcFlags(sweep)))
 	}
 	for _, it := range sweep.Items {

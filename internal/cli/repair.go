@@ -30,9 +30,10 @@ func (k *checker) repair() error {
 	var reseal []uint32
 	for _, p := range k.doc.Problems {
 		fmt.Fprintln(k.out, p)
+		lost := slices.Contains(k.lost, p.Generation)
 		switch {
-		case p.Blob >= 0:
-		case p.Generation != 0 && remakes(filepath.Base(p.Path)):
+		case p.Blob >= 0, lost && len(k.damaged[p.Generation]) > 0:
+		case lost, p.Generation != 0 && remakes(filepath.Base(p.Path)):
 			if !slices.Contains(reseal, p.Generation) {
 				reseal = append(reseal, p.Generation)
 			}
