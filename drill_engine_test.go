@@ -67,7 +67,7 @@ func transient() (out []engineCase) {
 // lasting faults stop the run, which later goes on.
 func lasting() []engineCase {
 	return []engineCase{
-		{faults: "unavailable", code: 20, says: "preflight"},
+		{faults: "unavailable", code: 20, says: "preflight: no engine for", more: []string{"patience: 300ms"}},
 		{faults: "down=3", code: 20, says: "preflight"},
 		{faults: "hang@1", code: 20, says: "no answer for 300ms", more: []string{"stall: 300ms"}},
 		{faults: "drift@40", code: 20, says: "make no sense"},

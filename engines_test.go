@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,5 +90,54 @@ func TestDoctorVLLM(t *testing.T) {
 	r.says(t, "states make no sense")
 	if left, err := filepath.Glob(filepath.Join(hs, "*")); err != nil || len(left) > 0 {
 		t.Errorf("left in the shared directory: %v, %v", left, err)
+	}
+}
+
+// TestPatienceForAServerThatStarts: a run whose server is not there yet says so and
+// goes on once it is; it gives up when patience ends, or when told to.
+func TestPatienceForAServerThatStarts(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	addr := free.Addr().String()
+	must(t, free.Close())
+	s := newSite(t, t.TempDir())
+	edit(t, filepath.Join(s.dir, "model", "config.json"), `"vocab_size"`, `"rms_norm_eps":1e-5,"vocab_size"`)
+	hs := t.TempDir()
+	configure := func(patience string) {
+		s.configure(t, strings.Replace(drillConfig, "{backend: synthetic, ",
+			fmt.Sprintf("{backend: vllm, endpoints: [%q], shared_dir: %s, min_top1: 0, patience: %s, ", "http://"+addr, hs, patience), 1))
+	}
+	configure("300ms")
+	if r := s.run(t, nil, "run"); r.code != 20 || !strings.Contains(r.err, "preflight: no engine for 0.3s (extract.patience)") ||
+		!strings.Contains(r.err, "connection refused") || !strings.Contains(r.err, "hint: ") {
+		t.Errorf("nobody there: %v", r)
+	}
+	configure("1h")
+	if r := s.run(t, nil, "run", "--max-duration", "300ms"); r.code != 5 || !strings.Contains(r.err, "while waiting for the engine") {
+		t.Errorf("nobody there before the time is up: %v", r)
+	}
+	v := &enginetest.VLLM{Dir: hs, Layers: []int{2, 4, 8}, Hidden: 64, Vocab: 1000, MaxLen: 2049, Addr: addr}
+	for _, c := range []struct {
+		then func(*os.Process)
+		code int
+	}{
+		{func(p *os.Process) { must(t, p.Signal(os.Interrupt)) }, 130},
+		{func(*os.Process) { v.Start(); t.Cleanup(v.Close) }, 0},
+	} {
+		cmd := s.command(t.Context(), nil, "run")
+		lines, err := cmd.StderrPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		var said strings.Builder
+		for in := bufio.NewScanner(lines); in.Scan(); {
+			said.WriteString(in.Text() + "\n")
+			if c.then != nil && strings.Contains(in.Text(), "looking again, for ") {
+				c.then(cmd.Process)
+				c.then = nil
+			}
+		}
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != c.code || c.then != nil {
+			t.Errorf("%v, exit code %d wanted:\n%s", err, c.code, said.String())
+		}
 	}
 }

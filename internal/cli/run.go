@@ -13,12 +13,9 @@ import (
 	"time"
 
 	"eaglebatch/extract"
-	"eaglebatch/extract/backend"
 	"eaglebatch/ingest"
-	"eaglebatch/internal/config"
 	"eaglebatch/internal/fsx"
 	"eaglebatch/internal/human"
-	"eaglebatch/internal/progress"
 	"eaglebatch/store"
 	"eaglebatch/store/samples"
 
@@ -157,7 +154,7 @@ func (j *job) runAll(ctx context.Context, l limits) error {
 	if err := j.needModel("run"); err != nil {
 		return err
 	}
-	if err := j.preflight(ctx); err != nil {
+	if err := j.preflight(ctx, l); err != nil {
 		return err
 	}
 	if err := j.adoptConfigured(ctx); err != nil {
@@ -245,60 +242,6 @@ func (j *job) printGeneration(g store.GenerationRow, did bool) {
 	}
 	fmt.Fprintf(j.out, "\n  %s\nnext:\n  %s\n  %s\n  %s\n", j.ws.GenerationDir(g),
 		j.command(j.c, "stat"), j.command(j.c, "check --full"), j.command(j.c, fmt.Sprintf("cat %d:0", g.ID)))
-}
-
-// preflight finds out before hours are spent whether the work can be done:
-// the workspace is writable (it was just opened), the engine answers one small
-// sample, and there is some room at all.
-func (j *job) preflight(ctx context.Context) error {
-	var done bool
-	err := j.ws.View(func(r store.Reader) error {
-		row, ok, err := r.Phase(store.PhaseExtract)
-		done = ok && row.State == store.Done
-		return err
-	})
-	if err != nil || done {
-		return err
-	}
-	j.rep.Start(progress.Phase{Name: "preflight", Unit: "checks", Total: 1})
-	defer j.rep.Finish()
-	b, err := j.newBackend(ctx)
-	if err != nil {
-		return err
-	}
-	// An engine may load its model first, and one that hangs says nothing.
-	stall := j.cfg.Extract.Stall
-	if stall <= 0 {
-		stall = time.Hour
-	}
-	pctx, stop := context.WithTimeoutCause(ctx, stall, fmt.Errorf("no answer for %s: %w", stall, backend.ErrUnavailable))
-	info, perr := preflight(pctx, b, j.preflightTokens())
-	if perr != nil && pctx.Err() != nil {
-		perr = context.Cause(pctx)
-	}
-	stop()
-	if perr == nil {
-		perr = j.suitServers(ctx, b)
-	}
-	if err := errors.Join(perr, b.Close()); err != nil {
-		return fmt.Errorf("preflight: %w", err)
-	}
-	if info.Hidden != j.model.Hidden {
-		return fmt.Errorf("%w: preflight: the engine serves hidden size %d, %s has %d", config.ErrConfig, info.Hidden, j.cfg.Model, j.model.Hidden)
-	}
-	if !slices.Equal(info.Capture, j.layers) {
-		return fmt.Errorf("%w: preflight: the engine returns layers %v, the plan wants %v", config.ErrConfig, info.Capture, j.layers)
-	}
-	j.rep.Add(progress.Delta{Units: 1})
-	return nil
-}
-
-func (j *job) preflightTokens() []uint32 {
-	out := make([]uint32, 8)
-	for i := range out {
-		out[i] = uint32(i+1) % uint32(max(1, j.model.Vocab))
-	}
-	return out
 }
 
 // stopAt reads --limit, --until and --max-duration.
