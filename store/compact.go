@@ -50,7 +50,7 @@ func (w *Workspace) rewriteLog(base step) error {
 	if err != nil {
 		return err
 	}
-	w.log = f
+	w.log, w.logRoom = f, 0
 	w.logSize, err = f.Seek(0, 2)
 	w.compactAt = max(compactMin, compactFactor*w.logSize)
 	return err

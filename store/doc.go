@@ -11,7 +11,9 @@
 //	reserve.bin        room kept so that a full disk can still be cleaned up
 //	plans/ orders/ samples/ generations/ trash/ logs/ rejects/
 //
-// Directories are made by whoever first puts something into them.
+// Directories are made by whoever first puts something into them, trash/ apart:
+// on a full disk it could not be. For the same reason log and manifest have
+// blocks ahead of what they hold, which nobody can take from them.
 //
 // The ledger is one table (bucket, key) -> value. Keys are text, values are
 // msgpack (the bucket "values" apart, whose values are the caller's bytes).
@@ -72,7 +74,8 @@
 //	TestDrillPowerCut          the same after power cuts at random moments, on ext4 and xfs
 //	TestDrillPowerCutAtPoints  and at named points of every phase
 //	TestDrillGC                and while gc deletes
-//	TestDrillFullDisk          a full disk stops with 28 and goes on when there is room
+//	TestDrillFullDisk          a full disk stops with 28 and goes on when there is room; gc deletes and
+//	                           records it while others take every block that becomes free
 //	TestDrillFailingDisk       a failed write, fsync or rename ends the run and is not tried again
 //	TestDrillDamage            each command answers as before or refuses with 12, names the file, and its
 //	                           hint leads back to the states there were

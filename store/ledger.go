@@ -75,6 +75,9 @@ func (w *Workspace) commit(label string, ops []op) error {
 			return err
 		}
 	}
+	if err := w.allocateAhead(); err != nil {
+		return err
+	}
 	seq := w.seq.Load() + 1
 	if err := w.append(appendStep(nil, step{seq: seq, at: time.Now(), label: label, ops: ops})); err != nil {
 		return err
@@ -96,6 +99,7 @@ func (w *Workspace) commit(label string, ops []op) error {
 // back, and the ledger goes on.
 func (w *Workspace) append(line []byte) error {
 	if _, err := w.log.Write(line); err != nil {
+		w.logRoom = w.logSize // what lies beyond is given up with the cut
 		if terr := w.log.Truncate(w.logSize); terr != nil {
 			return w.fail(errors.Join(err, terr))
 		}

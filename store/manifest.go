@@ -95,6 +95,21 @@ func boltSeq(db *bolt.DB) (seq uint64, err error) {
 	return seq, err
 }
 
+// boltUsed returns how many bytes from its beginning db has ever written to. The
+// file may be longer, and have holes there.
+func boltUsed(db *bolt.DB) (n int64, err error) {
+	err = guard(func() error {
+		return db.View(func(tx *bolt.Tx) error {
+			n = tx.Size()
+			return nil
+		})
+	})
+	if errors.Is(err, errUnreadable) {
+		err = manifestDamage(db.Path(), "", err)
+	}
+	return n, err
+}
+
 // applyBolt carries ops into db and sets its seq, in one transaction.
 func applyBolt(fsys *fsx.FS, db *bolt.DB, seq uint64, ops []op) error {
 	err := guard(func() error {

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	"eaglebatch/internal/fault"
@@ -188,4 +190,56 @@ func TestVolumeWithoutASize(t *testing.T) {
 		t.Error(err)
 	}
 	open(t, w.Dir(), 1)
+}
+
+// TestLedgerHasItsRoom: log and manifest own more blocks than they have filled, so
+// that a change needs none where others have taken all.
+func TestLedgerHasItsRoom(t *testing.T) {
+	probe, err := os.Create(filepath.Join(t.TempDir(), "probe"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer probe.Close()
+	if err := unix.Fallocate(int(probe.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 1<<20); errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("the filesystem of temporary files cannot allocate ahead")
+	}
+	dir := t.TempDir()
+	w := storetest.MustInitFS(t, dir, nil)
+	for i := range 40 {
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for path, used := range ledgerFiles(t, dir) {
+			st, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := st.Sys().(*syscall.Stat_t).Blocks * 512; n < used+100<<10 {
+				t.Errorf("after %d changes %s has filled %d bytes and has %d of disk", i, path, used, n)
+			}
+		}
+		w = storetest.MustOpen(t, dir)
+		for k := range 3 {
+			update(t, w, func(tx *store.Tx) error { return tx.PutValue(fmt.Sprint(i, k), make([]byte, 9<<10)) })
+		}
+	}
+}
+
+// ledgerFiles returns how much of the files of a closed ledger is filled.
+func ledgerFiles(t *testing.T, dir string) map[string]int64 {
+	t.Helper()
+	log, db := filepath.Join(dir, "checkpoints.jsonl"), filepath.Join(dir, "manifest.db")
+	st, err := os.Stat(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]int64{log: st.Size()}
+	b, err := bolt.Open(db, 0, &bolt.Options{ReadOnly: true})
+	if err == nil {
+		err = errors.Join(b.View(func(tx *bolt.Tx) error { used[db] = tx.Size(); return nil }), b.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return used
 }

@@ -44,6 +44,8 @@ type Workspace struct {
 	log       *fsx.File
 	logSize   int64 // bytes of whole lines
 	compactAt int64 // size of the log at which compaction is considered
+	logRoom   int64 // bytes that have their blocks, of the log
+	dbRoom    int64 // … of manifest.db
 	seq       atomic.Uint64
 	failed    error // the first failure that leaves the disk's state unknown
 	closed    bool
@@ -122,6 +124,9 @@ func Open(ctx context.Context, dir string, o Options) (*Workspace, error) {
 	}
 	if err != nil {
 		return nil, asSpace(dir, initRoom, err)
+	}
+	if err := w.allocateAhead(); err != nil {
+		return nil, errors.Join(err, w.Close())
 	}
 	if err := w.RestoreReserve(); err != nil && !isNoRoom(err) {
 		return nil, errors.Join(err, w.Close())
