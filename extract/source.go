@@ -13,45 +13,40 @@ import (
 // source reads the samples that entries name.
 type source struct {
 	datasets []store.DatasetRow // by an index's dataset number
-	stores   map[uint32]*samples.Store
+	stores   *samples.Set
 	dir      func(gen uint32) string
 	window   int // tokens of a window where long samples are split; 0: they are not
 }
 
-// openSource opens the samples generations that the named datasets lie in.
-func openSource(ws *store.Workspace, plan store.PlanRow, names []string, memory int64, fail func(error)) (_ *source, err error) {
+// openSource looks at the samples generations that the named datasets lie in.
+func openSource(ws *store.Workspace, plan store.PlanRow, names []string, memory int64, fail func(error)) (*source, error) {
 	var all []store.DatasetRow
-	err = ws.View(func(r store.Reader) error {
+	err := ws.View(func(r store.Reader) (err error) {
 		all, err = r.Datasets()
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	byName, sizes := map[string]store.DatasetRow{}, map[uint32]int64{}
+	byName, sizes, used := map[string]store.DatasetRow{}, map[uint32]int64{}, map[uint32]int64{}
 	for _, d := range all {
 		byName[d.Name] = d
 		sizes[d.SamplesGen] = max(sizes[d.SamplesGen], d.FirstRow+d.Accepted)
 	}
-	s := &source{stores: map[uint32]*samples.Store{}, dir: ws.SamplesDir}
+	s := &source{dir: ws.SamplesDir}
 	if plan.Overlong == "split" {
 		s.window = int(plan.MaxTokens)
 	}
 	for _, name := range names {
 		d, ok := byName[name]
 		if !ok {
-			return nil, errors.Join(fmt.Errorf("extract: the plan names dataset %q, which is not merged", name), s.Close())
+			return nil, fmt.Errorf("extract: the plan names dataset %q, which is not merged", name)
 		}
 		s.datasets = append(s.datasets, d)
-		if s.stores[d.SamplesGen] != nil {
-			continue
-		}
-		st, err := samples.Open(ws.SamplesDir(d.SamplesGen), sizes[d.SamplesGen],
-			samples.Options{FS: ws.FS(), Memory: memory, Fail: fail})
-		if err != nil {
-			return nil, errors.Join(err, s.Close())
-		}
-		s.stores[d.SamplesGen] = st
+		used[d.SamplesGen] = sizes[d.SamplesGen]
+	}
+	if s.stores, err = samples.NewSet(ws.SamplesDir, used, samples.Options{FS: ws.FS(), Memory: memory, Fail: fail}); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -68,7 +63,7 @@ func (s *source) get(ctx context.Context, dataset uint32, sample uint64) (*sampl
 	if err != nil {
 		return nil, err
 	}
-	sm, err := s.stores[d.SamplesGen].Get(ctx, d.ID, sample)
+	sm, err := s.stores.Get(ctx, d.SamplesGen, d.ID, sample)
 	if err != nil {
 		return nil, fmt.Errorf("dataset %s sample %d: %w", d.Name, sample, err)
 	}
@@ -98,10 +93,4 @@ func (s *source) entry(ctx context.Context, e blob.Entry) (ids []uint32, mask []
 }
 
 // Close closes everything that was opened.
-func (s *source) Close() error {
-	var errs []error
-	for _, st := range s.stores {
-		errs = append(errs, st.Close())
-	}
-	return errors.Join(errs...)
-}
+func (s *source) Close() error { return s.stores.Close() }

@@ -9,33 +9,30 @@ import (
 	"eaglebatch/store/samples"
 )
 
-// texts reads whole samples, opening a samples generation only when one of its
-// samples is wanted: most plans never need one.
+// texts reads whole samples. Most plans never need one.
 type texts struct {
 	c      *corpus
 	memory int64
-	stores map[uint32]*samples.Store
-	failed error // what Badger logged as an error
+	stores *samples.Set // nil: none was opened yet
+	failed error        // what Badger logged as an error
 }
 
 func (t *texts) get(ctx context.Context, set int, index int64) (*samples.Sample, error) {
 	d := t.c.sets[set]
-	st := t.stores[d.SamplesGen]
-	if st == nil {
+	if t.stores == nil {
+		sizes := map[uint32]int64{}
+		for gen, r := range t.c.rows {
+			sizes[gen] = r.Len()
+		}
 		var err error
-		st, err = samples.Open(t.c.ws.SamplesDir(d.SamplesGen), t.c.rows[d.SamplesGen].Len(), samples.Options{
+		if t.stores, err = samples.NewSet(t.c.ws.SamplesDir, sizes, samples.Options{
 			FS: t.c.ws.FS(), Memory: t.memory,
 			Fail: func(err error) { t.failed = errors.Join(t.failed, err) },
-		})
-		if err != nil {
+		}); err != nil {
 			return nil, err
 		}
-		if t.stores == nil {
-			t.stores = map[uint32]*samples.Store{}
-		}
-		t.stores[d.SamplesGen] = st
 	}
-	s, err := st.Get(ctx, d.ID, uint64(index))
+	s, err := t.stores.Get(ctx, d.SamplesGen, d.ID, uint64(index))
 	if err != nil {
 		return nil, fmt.Errorf("dataset %q sample %d: %w", d.Name, index, err)
 	}
@@ -43,11 +40,10 @@ func (t *texts) get(ctx context.Context, set int, index int64) (*samples.Sample,
 }
 
 func (t *texts) Close() error {
-	err := t.failed
-	for _, s := range t.stores {
-		err = errors.Join(err, s.Close())
+	if t.stores == nil {
+		return nil
 	}
-	return err
+	return errors.Join(t.failed, t.stores.Close())
 }
 
 // windows cuts samples that are split. What it learnt of one is kept (48 bytes

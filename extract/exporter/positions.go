@@ -37,14 +37,14 @@ type positions struct {
 	shuffle *store.Order   // no plan
 	splits  []genindex.Split
 	rows    map[uint32]*samples.Rows
-	stores  map[uint32]*samples.Store
+	stores  *samples.Set
 }
 
 var errNotShuffled = errors.New("the merged samples are not shuffled yet")
 
 // openPositions opens the order in force with all that it needs.
 func openPositions(ws *store.Workspace, fail func(error)) (_ *positions, err error) {
-	p := &positions{ws: ws, rows: map[uint32]*samples.Rows{}, stores: map[uint32]*samples.Store{}}
+	p := &positions{ws: ws, rows: map[uint32]*samples.Rows{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Close())
@@ -64,10 +64,9 @@ func openPositions(ws *store.Workspace, fail func(error)) (_ *positions, err err
 			delete(p.rows, gen)
 			return p, err
 		}
-		if p.stores[gen], err = samples.Open(ws.SamplesDir(gen), n, samples.Options{FS: ws.FS(), Memory: ws.Memory(), Fail: fail}); err != nil {
-			delete(p.stores, gen)
-			return p, err
-		}
+	}
+	if p.stores, err = samples.NewSet(ws.SamplesDir, sizes, samples.Options{FS: ws.FS(), Memory: ws.Memory(), Fail: fail}); err != nil {
+		return p, err
 	}
 	if p.plan == nil {
 		return p, p.openOrder()
@@ -169,7 +168,7 @@ func (p *positions) get(ctx context.Context, i int64) (*export.Row, error) {
 		return nil, err
 	}
 	d := p.sets[at.set]
-	s, err := p.stores[d.SamplesGen].Get(ctx, d.ID, at.index)
+	s, err := p.stores.Get(ctx, d.SamplesGen, d.ID, at.index)
 	if err != nil {
 		return nil, fmt.Errorf("dataset %s sample %d: %w", d.Name, at.index, err)
 	}
@@ -202,8 +201,8 @@ func (p *positions) Close() error {
 	for _, r := range p.rows {
 		err = errors.Join(err, r.Close())
 	}
-	for _, s := range p.stores {
-		err = errors.Join(err, s.Close())
+	if p.stores != nil {
+		err = errors.Join(err, p.stores.Close())
 	}
 	if p.shuffle != nil {
 		err = errors.Join(err, p.shuffle.Close())

@@ -166,24 +166,18 @@ func (p *prober) room(todo []*samples.Sample) error {
 	return nil
 }
 
-func (p *prober) load(ctx context.Context, list []plan.ProbeSample) ([]*samples.Sample, error) {
-	var out []*samples.Sample
-	open := map[uint32]*samples.Store{}
-	defer func() {
-		for _, s := range open {
-			s.Close()
-		}
-	}()
+func (p *prober) load(ctx context.Context, list []plan.ProbeSample) (out []*samples.Sample, err error) {
+	gens := map[uint32]int64{}
 	for _, x := range list {
-		st, ok := open[x.SamplesGen]
-		if !ok {
-			var err error
-			if st, err = samples.Open(p.j.ws.SamplesDir(x.SamplesGen), 0, samples.Options{}); err != nil {
-				return nil, err
-			}
-			open[x.SamplesGen] = st
-		}
-		s, err := st.Get(ctx, x.Dataset, x.Index)
+		gens[x.SamplesGen] = 0 // rows: as many as there are
+	}
+	set, err := samples.NewSet(p.j.ws.SamplesDir, gens, samples.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	for _, x := range list {
+		s, err := set.Get(ctx, x.SamplesGen, x.Dataset, x.Index)
 		if err != nil {
 			return nil, err
 		}

@@ -56,6 +56,6 @@
 //
 // # Concurrency
 //
-// A Writer belongs to one goroutine. A Store and Rows are safe for concurrent
+// A Writer belongs to one goroutine. A Store, a Set and Rows are safe for concurrent
 // use; whoever opened them closes them.
 package samples

@@ -20,23 +20,27 @@ type Store struct {
 // Open opens dir for reading; rows, the ledger's count, must be there. The
 // logs of a killed writer are replayed first.
 func Open(dir string, rows int64, o Options) (*Store, error) {
-	if err := CheckRows(dir, rows); err != nil {
-		return nil, err
-	}
-	mark, sealed, err := readSeal(dir)
+	sealed, err := look(dir, rows)
 	if err != nil {
 		return nil, err
-	}
-	if sealed {
-		if err := checkFiles(context.Background(), dir, mark, false); err != nil {
-			return nil, err
-		}
 	}
 	db, p, err := openReadOnly(filepath.Join(dir, dbName), o, sealed)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{dir: dir, db: db, poison: p}, nil
+}
+
+// look finds out without Badger whether a generation is there, and sealed.
+func look(dir string, rows int64) (sealed bool, err error) {
+	if err := CheckRows(dir, rows); err != nil {
+		return false, err
+	}
+	mark, sealed, err := readSeal(dir)
+	if err == nil && sealed {
+		err = checkFiles(context.Background(), dir, mark, false)
+	}
+	return sealed, err
 }
 
 // Get returns one sample, verified against its own checksum.
