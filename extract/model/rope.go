@@ -36,12 +36,14 @@ func (r Rope) DependsOnLength(n int) bool { return r.Type == "dynamic" && n > r.
 func (r Rope) Frequencies(dim, n int) ([]float32, float32) {
 	theta := r.Theta
 	if r.DependsOnLength(n) {
-		scale := r.Factor*float64(n)/float64(r.MaxPos) - (r.Factor - 1)
-		theta *= math.Pow(scale, float64(dim)/float64(dim-2))
+		// In float32 throughout: the last bits of theta turn the last of many
+		// positions visibly.
+		scale := float32(float32(r.Factor)*float32(n))/float32(r.MaxPos) - float32(r.Factor-1)
+		theta = float64(float32(theta) * float32(math.Pow(float64(scale), float64(dim)/float64(dim-2))))
 	}
 	f := make([]float32, dim/2)
 	for i := range f {
-		f[i] = 1 / float32(math.Pow(theta, float64(float32(2*i)/float32(dim))))
+		f[i] = 1 / periodOf(theta, i, dim)
 	}
 	switch r.Type {
 	case "linear":
@@ -62,17 +64,20 @@ func (r Rope) Frequencies(dim, n int) ([]float32, float32) {
 	return f, float32(r.Attention)
 }
 
+// The scalings below round to float32 where transformers does, operation by
+// operation: at position 30000 the last bit of a frequency is seen in a state.
+
 func (r Rope) llama3(f []float32) {
-	original := float64(r.Original)
+	original, factor, low, high := float32(r.Original), float32(r.Factor), float32(r.LowFreq), float32(r.HighFreq)
 	for i, v := range f {
-		wavelength := 2 * math.Pi / float64(v)
+		wavelength := float32(2*math.Pi) / v
 		switch {
-		case wavelength < original/r.HighFreq:
-		case wavelength > original/r.LowFreq:
-			f[i] = v / float32(r.Factor)
+		case wavelength < float32(float64(r.Original)/r.HighFreq):
+		case wavelength > float32(float64(r.Original)/r.LowFreq):
+			f[i] = v / factor
 		default:
-			smooth := (original/wavelength - r.LowFreq) / (r.HighFreq - r.LowFreq)
-			f[i] = float32((1-smooth)*float64(v)/r.Factor + smooth*float64(v))
+			smooth := (float32(original/wavelength) - low) / float32(high-low)
+			f[i] = float32(float32((1-smooth)*v)/factor) + float32(smooth*v)
 		}
 	}
 }
@@ -89,10 +94,17 @@ func (r Rope) yarn(f []float32, dim int) {
 	if low == high {
 		high += 0.001
 	}
-	for i, v := range f {
-		ramp := min(1, max(0, (float64(i)-low)/(high-low)))
-		f[i] = float32(float64(v)/r.Factor*ramp + float64(v)*(1-ramp))
+	for i := range f {
+		period := periodOf(r.Theta, i, dim)
+		ramp := min(1, max(0, (float32(i)-float32(low))/float32(high-low)))
+		keep := 1 - ramp
+		f[i] = float32(1/float32(float32(r.Factor)*period)*(1-keep)) + float32(1/period*keep)
 	}
+}
+
+// periodOf is the inverse of frequency i.
+func periodOf(theta float64, i, dim int) float32 {
+	return float32(math.Pow(theta, float64(float32(2*i)/float32(dim))))
 }
 
 // hfRope is rope_scaling, or rope_parameters of transformers 5.

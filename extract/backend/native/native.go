@@ -186,9 +186,9 @@ func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 
 // version names what the bytes of a row depend on besides the model.
 func (b *Backend) version() string {
-	v := "2 fp32"
+	v := "3 fp32"
 	if b.bf16 != nil {
-		v = "2 bf16-" + b.bf16.Name()
+		v = "3 bf16-" + b.bf16.Name()
 	}
 	return v + " " + runtime.GOARCH
 }
