@@ -261,6 +261,28 @@ func TestChoicesFit(t *testing.T) {
 	}
 }
 
+// TestChoicesKeepWhatIsDecided: a way out replaces the decision in force, so it
+// repeats what of it stays, but for deletions.
+func TestChoicesKeepWhatIsDecided(t *testing.T) {
+	ws := storetest.MustInit(t)
+	merge(t, ws, []dataset{{name: "A1", samples: random(70, 100)}, {name: "B1", samples: random(71, 100)}})
+	shuffle(t, ws, upTo(200), nil)
+	o := testOptions()
+	o.MaxTokens = 800
+	mustPlan(t, ws, o)
+	rep := reportBy(t, ws, Terms{Decided: map[string]string{"max_tokens": "800", "layers": "[2,4,6,8]", "gc": "old-a"}})
+	choices := Choices(withRoom(rep, rep.Plan.ExpectedBytes/2, rep.Plan.ExpectedBytes, "old-b"))
+	for _, c := range choices {
+		v, err := ParseAccept(c.Accept)
+		if err != nil || v["layers"] != "[2,4,6,8]" || v["max_tokens"] == "" || strings.Contains(v["gc"], "old-a") {
+			t.Errorf("%s: %q: %v (%v)", c.Text, c.Accept, v, err)
+		}
+	}
+	if len(choices) < 2 || choices[0].Accept != "gc=old-b,max_tokens=800,layers=2+4+6+8" {
+		t.Errorf("%+v", choices)
+	}
+}
+
 func TestParseAccept(t *testing.T) {
 	for _, tc := range []struct {
 		text, want, err string
