@@ -74,7 +74,9 @@ func TestDecision(t *testing.T) {
 		t.Fatalf("old states are gone before the decision: %v", err)
 	}
 	eagle(t, "run", "-q", "-c", config).want(t, 4).says(t, "every chunk checked") // asking again changes nothing
-	eagle(t, "plan", "-q", "-c", config, "--accept", "gc=old-10k").want(t, 0)
+	if r := eagle(t, "plan", "-q", "-c", config, "--accept", "gc=old-10k").want(t, 0); !strings.Contains(r.out, "deletes old-10k and goes on") || strings.Contains(r.out, "ways out") {
+		t.Errorf("the plan does not say that it is decided:\n%s", r.out)
+	}
 	eagle(t, "run", "-q", "-c", config).want(t, 0).says(t, "old-10k deleted as decided")
 	if _, err := os.Stat(old); !os.IsNotExist(err) {
 		t.Errorf("old states are still there: %v", err)
@@ -217,6 +219,32 @@ func TestSmallerProof(t *testing.T) {
 				t.Errorf("a proof of %d samples", last.Samples)
 			}
 		})
+	}
+}
+
+// TestProofFitsAnyRoom: whatever the room, a proof that is begun is sealed: what
+// is decided then is decided (0 or 4), and the disk is never found too full (28).
+func TestProofFitsAnyRoom(t *testing.T) {
+	vol := smallVolume(t, 280<<20)
+	s := newSite(t, filepath.Join(vol, "site"))
+	codes := map[int]int{}
+	for room := int64(100_000); room < 1_900_000; room += 150_000 {
+		must(t, os.RemoveAll(s.work()))
+		s.configure(t, strings.Replace(drillConfig, "reserve: 1MiB", "reserve: 0", 1))
+		s.ok(t, "merge")
+		s.ok(t, "shuffle")
+		sp, err := fsx.SpaceAt(vol)
+		must(t, err)
+		s.configure(t, strings.Replace(drillConfig, "reserve: 1MiB", fmt.Sprintf("dtype: fp32, proof: 50, reserve: %d", sp.Free-room), 1))
+		r := s.run(t, nil, "run")
+		codes[r.code]++
+		if r.code != 0 && r.code != 4 {
+			t.Errorf("with %d bytes of room: %v", room, r)
+		}
+		s.ok(t, "check", "--full")
+	}
+	if codes[4] == 0 || codes[0] == 0 {
+		t.Errorf("ended with %v: both the least and the most room are to be met", codes)
 	}
 }
 

@@ -34,7 +34,11 @@ func (r *run) seal(ctx context.Context) error {
 		return fmt.Errorf("%w: %d of %d samples failed, at most %d may be missing (the last: %s sample %d: %s); nothing is sealed, all blobs are kept",
 			ErrQuarantined, len(absent), r.cost.entries, most, absent[len(absent)-1].Dataset, absent[len(absent)-1].Sample, absent[len(absent)-1].Reason)
 	}
-	if err := store.CheckSpace(r.dir, 64*r.idx.Positions(), r.keep); err != nil {
+	need := 64 * r.idx.Positions()
+	if r.keepsHead() {
+		need += r.o.Head.Size()
+	}
+	if err := store.CheckSpace(r.dir, need, r.keep); err != nil {
 		return err
 	}
 	sum, err := r.writeSeal(ctx, blobs, absent)
@@ -46,6 +50,9 @@ func (r *run) seal(ctx context.Context) error {
 	}
 	return r.fs.Point(fault.SealAfterCommit)
 }
+
+// keepsHead says that the model's head is written beside the states.
+func (r *run) keepsHead() bool { return r.o.Head != nil && !r.meta.Synthetic }
 
 // mayMiss is how many samples may be missing: a share is of all that the plan
 // wants, so that few samples tried again are held to the bound of the whole.
@@ -59,7 +66,7 @@ func (r *run) writeSeal(ctx context.Context, blobs []store.BlobRow, absent []sto
 	if sum, err = r.writeIndex(ctx, absent); err != nil {
 		return sum, r.spaceError(err, 0)
 	}
-	if r.o.Head != nil && !r.meta.Synthetic {
+	if r.keepsHead() {
 		err := r.fs.WriteFileAtomic(filepath.Join(r.dir, headName), func(w io.Writer) error { return r.o.Head.WriteSafetensors(w) })
 		if err != nil {
 			return sum, r.spaceError(err, 0)

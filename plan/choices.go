@@ -24,13 +24,14 @@ const capStep = 256
 
 // Choices computes the ways out of a plan that fits only after gc, or not at
 // all: delete, cap, drop, store fp8, or give the volume more room. A plan that
-// fits has none. Each is computed to fit, with the generations it names deleted.
+// fits has none, nor one whose decision makes the room. Each is computed to fit,
+// with the generations it names deleted.
 func Choices(rep Report) []Choice {
 	p := rep.Plan
 	need := rep.left
 	room, gc := rep.Room.spare(), rep.Room.Reclaimable
 	var out []Choice
-	if need <= room {
+	if need <= room || rep.Room.Named > 0 && rep.Room.Enough() {
 		return out
 	}
 	most := room + gc // what may be used by other ways out

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"eaglebatch/internal/human"
 	"eaglebatch/plan"
+	"eaglebatch/store"
 
 	"github.com/urfave/cli/v2"
 )
@@ -75,6 +77,9 @@ func (j *job) printChoices(rep plan.Report) error {
 	list, commands, err := j.choices(rep)
 	if err != nil {
 		return err
+	}
+	if names := j.gcNames(); len(names) > 0 && rep.Room.Named > 0 && rep.Room.Enough() && rep.Plan.Decision != store.Fits {
+		fmt.Fprintf(j.out, "\ndecided: %s deletes %s and goes on\n", j.command(j.c, "run"), strings.Join(names, ", "))
 	}
 	title := "ways out:"
 	if j.c.IsSet("expand-to") {
