@@ -259,7 +259,8 @@ func TestServerRestarted(t *testing.T) {
 }
 
 // TestServerRestartsMeanwhile: one of two servers comes back as another during
-// the run. It is put out and the other one finishes; alone it ends the run.
+// the run, sooner than any real one. It is put out and the other one finishes;
+// alone it ends the run.
 func TestServerRestartsMeanwhile(t *testing.T) {
 	for _, c := range restarts[2:] {
 		for _, alone := range []bool{false, true} {
@@ -281,10 +282,6 @@ func TestServerRestartsMeanwhile(t *testing.T) {
 						time.Sleep(time.Millisecond)
 					}
 					v.Close()
-					// No server is back before its clients find it gone.
-					for t.Context().Err() == nil && !w.notes.said("slot 0: vllm") {
-						time.Sleep(time.Millisecond)
-					}
 					vllmServer(t, dir, func(v *enginetest.VLLM) {
 						c.change(v)
 						v.Addr = url[len("http://"):]
