@@ -10,6 +10,7 @@ import (
 
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/backend/enginetest"
+	"eaglebatch/extract/backend/vllm"
 )
 
 // timed is a set of engines that compute one sample at a time at a rate each,
@@ -177,4 +178,36 @@ func BenchmarkDispatch(b *testing.B) {
 			b.ReportMetric(float64(took)/float64(allowed), "of-what-capacity-allows")
 		})
 	}
+}
+
+// BenchmarkEndpoints has three vLLM servers (fakes, over HTTP), one slower by five
+// times and one that dies half way.
+func BenchmarkEndpoints(b *testing.B) {
+	rates, until := []float64{5000, 1000, 5000}, map[int]time.Duration{2: 10 * time.Second}
+	var took, allowed time.Duration
+	for b.Loop() {
+		n := lengths(300, 1000)
+		w := vllmWorld(b, planned{lengths: n, perBlob: 5})
+		dir := b.TempDir()
+		var urls []string
+		for i, rate := range rates {
+			v, url := vllmServer(b, dir, func(v *enginetest.VLLM) { v.Rate = rate })
+			urls = append(urls, url)
+			if d, dies := until[i]; dies {
+				defer time.AfterFunc(d, v.Kill).Stop()
+			}
+		}
+		client := vllmClient(b, dir, urls, func(o *vllm.Options) { o.Concurrency = 4 })
+		o := w.options(client)
+		o.Patience = time.Minute
+		began := time.Now()
+		g := w.seal(o).Generation
+		took += time.Since(began)
+		w.must(client.Close())
+		if gone := w.verify(g); len(gone) > 0 {
+			b.Errorf("left out: %v", gone)
+		}
+		allowed += (&timed{rates: rates, until: until}).allows(float64(sum(n)))
+	}
+	b.ReportMetric(float64(took)/float64(allowed), "of-what-capacity-allows")
 }
