@@ -164,7 +164,7 @@ func Adopt(ctx context.Context, ws *store.Workspace, path, name string, rep prog
 	}
 	g = store.GenerationRow{ID: old.ID, Name: name, Origin: retain.Adopted, State: store.GenSealed, Kind: retain.KindStates, Path: path,
 		Samples: samples, Distinct: samples, Bytes: u.Freed, Pinned: old.Pinned, Created: time.Now(),
-		Adopted: &store.Adopted{Format: format, Dev: u.Dev, Inode: u.Inode, Files: u.Files, Bytes: u.Bytes, Hash: u.List, Boot: store.BootID()}}
+		Adopted: &store.Adopted{Format: format, Dev: u.Dev, Inode: u.Inode, Files: u.Files, Bytes: u.Bytes, Hash: u.List, Boot: store.BootID(), Written: time.Unix(0, u.Last)}}
 	err = ws.Update(ctx, "adopt", func(tx *store.Tx) error {
 		if g.ID == 0 {
 			if g.ID, err = tx.Next("generation"); err != nil {

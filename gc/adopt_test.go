@@ -2,11 +2,13 @@ package gc
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -91,6 +93,11 @@ func TestAdoptedSize(t *testing.T) {
 	if err := errors.Join(sparse.Truncate(1<<30), sparse.Close()); err != nil {
 		t.Fatal(err)
 	}
+	last := time.Now().Add(-30 * 24 * time.Hour).Truncate(time.Second)
+	for i := range 5 {
+		must(t, os.Chtimes(filepath.Join(dir, fmt.Sprintf("hs_%d.safetensors", i)), last, last.Add(-time.Duration(i)*time.Hour)))
+	}
+	last = last.Add(-2 * time.Hour) // three names of one file have the time that was set last
 	var dirStat unix.Stat_t
 	if err := unix.Stat(dir, &dirStat); err != nil {
 		t.Fatal(err)
@@ -98,6 +105,9 @@ func TestAdoptedSize(t *testing.T) {
 	g := mustAdopt(t, ws, dir, "x")
 	if want := 2*40960 + dirStat.Blocks*512; g.Adopted.Bytes != want || g.Bytes != want-40960 || g.Adopted.Files != 5 {
 		t.Errorf("%d bytes of which %d are freed, in %d files; want %d and %d in 5", g.Adopted.Bytes, g.Bytes, g.Adopted.Files, want, want-40960)
+	}
+	if !g.Adopted.Written.Equal(last) {
+		t.Errorf("written last at %s, not %s", g.Adopted.Written, last)
 	}
 }
 

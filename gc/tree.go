@@ -34,6 +34,7 @@ type usage struct {
 	identity
 	Files int64 // regular files and symbolic links
 	Bytes int64 // disk usage, hard links once: sparse files count what they take
+	Last  int64 // when the newest file was written, in nanoseconds since 1970
 	Freed int64 // of it, what deleting the tree frees: files with a name elsewhere stay
 }
 
@@ -148,6 +149,7 @@ func (w *walker) entry(d *os.File, name, rel string, depth int) error {
 		w.how.each(rel, &st)
 	}
 	w.use.Files++
+	w.use.Last = max(w.use.Last, st.Mtim.Nano())
 	w.add(rel, &st)
 	return nil
 }

@@ -218,6 +218,8 @@ type Adopted struct {
 	Hash   string `msgpack:"h" json:"hash"`  // of the sorted listing: path, size, mtime
 	// Boot is the boot in which Dev was read: the next may number devices anew.
 	Boot string `msgpack:"o,omitempty" json:"boot,omitempty"`
+	// Written is when the newest of its files was.
+	Written time.Time `msgpack:"w,omitempty" json:"written,omitzero"`
 }
 
 // LayerLoss is what storing rows of a layer as fp8 cost: relative errors of rows.

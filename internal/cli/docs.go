@@ -141,9 +141,11 @@ type generationRow struct {
 	Synthetic   bool     `json:"synthetic"`
 	Path        string   `json:"path"`
 
-	// Of what was adopted: the format that was recognised and how many files.
-	Format string `json:"format,omitempty"`
-	Files  int64  `json:"files,omitempty"`
+	// Of what was adopted: the format that was recognised, how many files, and
+	// when the newest was written.
+	Format  string     `json:"format,omitempty"`
+	Files   int64      `json:"files,omitempty"`
+	Written *time.Time `json:"written,omitempty"`
 
 	Created  *time.Time `json:"created"`
 	Sealed   *time.Time `json:"sealed"`
@@ -279,7 +281,7 @@ func generationDoc(work string, g store.GenerationRow) generationRow {
 		Created: timePtr(g.Created), Sealed: timePtr(g.Sealed), Changed: timePtr(g.Changed),
 	}
 	if g.Adopted != nil {
-		row.Format, row.Files = g.Adopted.Format, g.Adopted.Files
+		row.Format, row.Files, row.Written = g.Adopted.Format, g.Adopted.Files, timePtr(g.Adopted.Written)
 	}
 	return row
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -310,12 +311,14 @@ func (e *env) printGenerations(gens []generationRow) error {
 	return human.WriteTable(e.out, e.tableWidth(), cols, rows)
 }
 
-// age is the time since a generation was made or adopted.
+// age is the time since a generation was begun or, where it was adopted, since
+// its newest file was written.
 func age(g generationRow) string {
-	if g.Created == nil {
+	at := cmp.Or(g.Written, g.Created)
+	if at == nil {
 		return "-"
 	}
-	return human.Duration(time.Since(*g.Created).Round(time.Second))
+	return human.Duration(max(0, time.Since(*at).Round(time.Second)))
 }
 
 func (g generationRow) note() string {
