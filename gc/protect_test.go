@@ -31,3 +31,19 @@ func TestProtectedStays(t *testing.T) {
 		}
 	}
 }
+
+// TestLinksAreUnlinkedNotFollowed holds for links inside an adopted tree.
+func TestLinksAreUnlinkedNotFollowed(t *testing.T) {
+	ws := storetest.MustInit(t)
+	precious := filepath.Join(t.TempDir(), "x")
+	write(t, precious, 10)
+	dir := filepath.Join(t.TempDir(), "states")
+	write(t, filepath.Join(dir, "hs_0.safetensors"), 9000)
+	must(t, os.Symlink(precious, filepath.Join(dir, "hs_1.safetensors")))
+	must(t, os.Symlink(filepath.Dir(precious), filepath.Join(dir, "more")))
+	mustAdopt(t, ws, dir, "x")
+	mustExecute(t, ws, Options{Names: []string{"x"}, Now: true})
+	if there(t, dir) || !there(t, precious) {
+		t.Error("the links were followed, or stayed")
+	}
+}
