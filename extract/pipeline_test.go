@@ -1,7 +1,6 @@
 package extract
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -11,9 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"eaglebatch/extract/backend"
 	"eaglebatch/extract/backend/enginetest"
-	"eaglebatch/extract/backend/synthetic"
 	"eaglebatch/extract/backend/vllm"
 	"eaglebatch/store/blob"
 )
@@ -66,45 +63,6 @@ func sum(n []int) (s int) {
 	return s
 }
 
-// BenchmarkPipeline compares extraction with a client of the same engine that
-// keeps nothing.
-func BenchmarkPipeline(b *testing.B) {
-	sh := shape{hidden: 4096, layers: 32, capture: []int{2, 16, 29, 32}, dtype: "bf16"}
-	for _, rate := range []float64{20000, 0} {
-		name := "as fast as it can"
-		if rate > 0 {
-			name = "20000 tokens a second"
-		}
-		b.Run(name, func(b *testing.B) {
-			var stored, bare time.Duration
-			tokens := 0
-			for b.Loop() {
-				w := newWorld(b, planned{shape: sh, lengths: lengths(60, 1000), perBlob: 10})
-				eng := func() backend.Backend {
-					e, err := synthetic.New(synthetic.Options{Hidden: sh.hidden, Layers: sh.layers, Capture: sh.capture, DType: sh.dtype, Seed: 5, Rate: rate})
-					w.must(err)
-					return e
-				}
-				o := w.options(eng())
-				o.Memory = 1 << 30
-				began := time.Now()
-				w.seal(o)
-				stored += time.Since(began)
-				e := eng()
-				began = time.Now()
-				w.must(discard(b.Context(), e, w))
-				bare += time.Since(began)
-				for _, s := range w.samples {
-					tokens += len(s.IDs)
-				}
-			}
-			b.ReportMetric(float64(tokens)/stored.Seconds(), "tokens/s")
-			b.ReportMetric(float64(tokens)*float64(4*2*sh.hidden)/stored.Seconds()/1e6, "MB/s")
-			b.ReportMetric(100*bare.Seconds()/stored.Seconds(), "%-of-bare")
-		})
-	}
-}
-
 // BenchmarkServer compares extraction from a vLLM server with a client of the
 // same server that removes the files unread, in turns. The server is a fake that
 // computes so many tokens a second whatever it is asked, of states as large as a
@@ -155,16 +113,6 @@ func BenchmarkServer(b *testing.B) {
 func gauss(i int) float64 {
 	x := mix(uint64(i))
 	return float64(int64(x&0xffff)+int64(x>>16&0xffff)+int64(x>>32&0xffff)+int64(x>>48)-2*0xffff) / 0x8000
-}
-
-// discard is the bare client.
-func discard(ctx context.Context, e backend.Backend, w *world) error {
-	in := make(chan backend.Request, len(w.samples))
-	for i, s := range w.samples {
-		in <- backend.Request{ID: uint64(i), Tokens: s.IDs}
-	}
-	close(in)
-	return e.Serve(ctx, 0, in, func(backend.Chunk) error { return nil })
 }
 
 // TestHugeSample: 100,000 tokens at the shape of a 1T model, 5.7 GB of states,
