@@ -72,7 +72,7 @@ func kernelText(ks []native.KernelSpeed) string {
 		if k.Default {
 			used = " (in use)"
 		}
-		out = append(out, fmt.Sprintf("%s %s%s %.0f GFLOP/s", k.Compute, k.Name, used, k.GFLOPS))
+		out = append(out, fmt.Sprintf("%s %s%s %.3g GFLOP/s", k.Compute, k.Name, used, k.GFLOPS))
 	}
 	return strings.Join(out, ", ")
 }

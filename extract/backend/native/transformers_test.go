@@ -24,14 +24,23 @@ with open(job["out"], "wb") as f, torch.no_grad():
         f.write(np.stack([h[k][0].numpy() for k in job["layers"]], 1).astype("<f4").tobytes())
 `
 
-// TestTransformersGGUF compares every layer of a real GGUF model with
-// transformers reading the same file, where EAGLEBATCH_TEST_GGUF names one and
-// EAGLEBATCH_TEST_PYTHON a Python with torch, transformers, accelerate and gguf.
-func TestTransformersGGUF(t *testing.T) {
-	path, python := os.Getenv("EAGLEBATCH_TEST_GGUF"), os.Getenv("EAGLEBATCH_TEST_PYTHON")
-	if path == "" || python == "" {
-		t.Skip("EAGLEBATCH_TEST_GGUF names no model, or EAGLEBATCH_TEST_PYTHON no Python with transformers")
+// TestTransformers compares every layer of a real model with transformers
+// reading the same files, where EAGLEBATCH_TEST_GGUF names a GGUF file or
+// EAGLEBATCH_TEST_MODEL a directory, and EAGLEBATCH_TEST_PYTHON a Python with
+// torch, transformers, accelerate and gguf.
+func TestTransformers(t *testing.T) {
+	for name, lengths := range map[string][]int{"EAGLEBATCH_TEST_GGUF": {300, 17}, "EAGLEBATCH_TEST_MODEL": {1500, 17}} {
+		t.Run(name, func(t *testing.T) {
+			path, python := os.Getenv(name), os.Getenv("EAGLEBATCH_TEST_PYTHON")
+			if path == "" || python == "" {
+				t.Skipf("%s names no model, or EAGLEBATCH_TEST_PYTHON no Python with transformers", name)
+			}
+			testTransformers(t, path, python, lengths)
+		})
 	}
+}
+
+func testTransformers(t *testing.T, path, python string, lengths []int) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		t.Fatal(err)
@@ -48,9 +57,13 @@ func TestTransformersGGUF(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	all := samples(vocab, 300, 17)
+	all := samples(vocab, lengths...)
 	dir := t.TempDir()
-	job, err := json.Marshal(map[string]any{"dir": filepath.Dir(path), "file": filepath.Base(path), "layers": o.Capture, "samples": all, "out": filepath.Join(dir, "states")})
+	from, file := path, any(nil) // as from_pretrained wants them
+	if filepath.Ext(path) == ".gguf" {
+		from, file = filepath.Dir(path), filepath.Base(path)
+	}
+	job, err := json.Marshal(map[string]any{"dir": from, "file": file, "layers": o.Capture, "samples": all, "out": filepath.Join(dir, "states")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ func TestBF16Gemm(t *testing.T) {
 		if !b.Half() {
 			continue // a Set's products: TestGemm
 		}
-		for _, d := range []struct{ m, n, k int }{{1, 32, 32}, {12, 64, 64}, {33, 32, 96}, {96, 96, 256}, {100, 160, 1536}} {
+		for _, d := range []struct{ m, n, k int }{{1, 32, 32}, {12, 64, 64}, {33, 32, 96}, {96, 96, 256}, {100, 160, 1536}, {12, 544, 416}} {
 			lda, ldc, rows := d.k+2*r.IntN(20), d.n+r.IntN(20), Up(d.m, 96)
 			a, w, c0 := random(r, rows*lda), random(r, d.n*d.k), random(r, rows*ldc)
 			ah := make([]uint16, len(a))
