@@ -41,6 +41,11 @@ func scenarios() []scenario {
 				s.ok(t, phase)
 			}
 		}},
+		{name: "another decision", args: []string{"plan", "--accept", "max_tokens=30,drop=B"}, prepare: func(t *testing.T, s site) {
+			for _, args := range [][]string{{"merge"}, {"shuffle"}, {"plan", "--accept", "max_tokens=40"}} {
+				s.ok(t, args...)
+			}
+		}},
 		{name: "gc: condemn and trash", args: []string{"gc", "--apply", "--min-age", "24h"}, prepare: twoGenerations},
 		{name: "gc: unlink", args: []string{"gc", "--apply"}, prepare: func(t *testing.T, s site) {
 			twoGenerations(t, s)

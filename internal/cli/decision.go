@@ -37,6 +37,11 @@ func (j *job) acceptDecision(ctx context.Context, text string) error {
 	if err := j.mayReplace("plan --accept " + quote(text)); err != nil {
 		return err
 	}
+	// First the plan becomes stale: what a crash leaves then is a plan to be made
+	// anew, not one that contradicts the decision.
+	if err := j.runner().Redo(ctx, store.PhasePlan); err != nil {
+		return err
+	}
 	if err := j.ws.Update(ctx, "accept", func(tx *store.Tx) error { return tx.PutAcceptance(a) }); err != nil {
 		return err
 	}
@@ -52,7 +57,7 @@ func (j *job) acceptDecision(ctx context.Context, text string) error {
 	if before.Values != nil {
 		j.rep.Note("the decision of %s (%s) is replaced by %s", when(before), said(before), said(a))
 	}
-	return j.runner().Redo(ctx, store.PhasePlan)
+	return nil
 }
 
 // said is a decision as it was given.
@@ -185,6 +190,9 @@ func (j *job) withdraw(ctx context.Context) error {
 	if err := j.mayReplace("plan --withdraw"); err != nil {
 		return err
 	}
+	if err := j.runner().Redo(ctx, store.PhasePlan); err != nil {
+		return err
+	}
 	if err := j.ws.Update(ctx, "withdraw", func(tx *store.Tx) error { return tx.ClearAcceptance() }); err != nil {
 		return err
 	}
@@ -198,7 +206,7 @@ func (j *job) withdraw(ctx context.Context) error {
 		j.rep.Note("the decision of %s (%s) is forgotten", when(before), said(before))
 	}
 	j.cfg, j.accept = cfg, store.Acceptance{}
-	return j.runner().Redo(ctx, store.PhasePlan)
+	return nil
 }
 
 // choices are the ways out, with the commands that take them.
