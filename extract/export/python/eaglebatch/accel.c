@@ -358,17 +358,21 @@ static const uint64_t P1 = 0x9E3779B185EBCA87ULL, P2 = 0xC2B2AE3D27D4EB4FULL, P3
 static uint64_t rotate(uint64_t v, int n) { return v << n | v >> (64 - n); }
 static uint64_t lane(uint64_t acc, uint64_t v) { return rotate(acc + v * P2, 31) * P1; }
 
-uint64_t eb_xxh64(const uint8_t *p, uint64_t size) {
-    const uint8_t *end = p + size;
+/* Takes blocks of 32 bytes into v, which begins as P1 + P2, P2, 0, -P1. What follows the last is not read. */
+void eb_xxh64_blocks(uint64_t v[4], const uint8_t *p, uint64_t size) {
+    for (const uint8_t *end = p + size; end - p >= 32; p += 32)
+        for (int i = 0; i < 4; i++) v[i] = lane(v[i], load64(p + 8 * i));
+}
+
+/* The hash of total bytes: those that v has seen, and the rest, fewer than 32. */
+uint64_t eb_xxh64_end(const uint64_t v[4], uint64_t total, const uint8_t *p, uint64_t rest) {
     uint64_t h = P5;
-    if (size >= 32) {
-        uint64_t v[4] = {P1 + P2, P2, 0, 0 - P1};
-        for (; end - p >= 32; p += 32)
-            for (int i = 0; i < 4; i++) v[i] = lane(v[i], load64(p + 8 * i));
+    if (total >= 32) {
         h = rotate(v[0], 1) + rotate(v[1], 7) + rotate(v[2], 12) + rotate(v[3], 18);
         for (int i = 0; i < 4; i++) h = (h ^ lane(0, v[i])) * P1 + P4;
     }
-    h += size;
+    h += total;
+    const uint8_t *end = p + rest;
     for (; end - p >= 8; p += 8) h = rotate(h ^ lane(0, load64(p)), 27) * P1 + P4;
     for (; end - p >= 4; p += 4) h = rotate(h ^ load32(p) * P1, 23) * P2 + P3;
     for (; p < end; p++) h = rotate(h ^ *p * P5, 11) * P1;
@@ -377,5 +381,11 @@ uint64_t eb_xxh64(const uint8_t *p, uint64_t size) {
     return h ^ h >> 32;
 }
 
+uint64_t eb_xxh64(const uint8_t *p, uint64_t size) {
+    uint64_t v[4] = {P1 + P2, P2, 0, 0 - P1};
+    eb_xxh64_blocks(v, p, size);
+    return eb_xxh64_end(v, size, p + (size & ~31ULL), size & 31);
+}
+
 /* Changes with the functions above: accel.py uses no other. */
-int eb_version(void) { return 1; }
+int eb_version(void) { return 2; }

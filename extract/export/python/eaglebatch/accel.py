@@ -12,7 +12,9 @@ import warnings
 
 import numpy as np
 
-VERSION = 1  # of the functions of accel.c
+VERSION = 2  # of the functions of accel.c
+
+P1, P2, MAX = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 2**64 - 1  # of XXH64
 
 _room = threading.local()
 
@@ -41,6 +43,8 @@ class Accel:
         lib.eb_planes.argtypes, lib.eb_planes.restype = (p, u64, i, i, i, p), i
         lib.eb_dense.argtypes, lib.eb_dense.restype = (p, u64, i, i, p, p, u64), i
         lib.eb_xxh64.argtypes, lib.eb_xxh64.restype = (p, u64), u64
+        lib.eb_xxh64_blocks.argtypes, lib.eb_xxh64_blocks.restype = (p, p, u64), None
+        lib.eb_xxh64_end.argtypes, lib.eb_xxh64_end.restype = (p, u64, p, u64), u64
         self.path, self._lib = path, lib
 
     def planes(self, out, width, shift, base, planes, low, tail):
@@ -59,6 +63,16 @@ class Accel:
     def xxh64(self, data):
         """XXH64 with seed 0 of a contiguous uint8 array."""
         return self._lib.eb_xxh64(address(data), len(data))
+
+    def xxh64_pieces(self, pieces):
+        """The same of bytes that come in pieces, of which all but the last have a multiple of 32 bytes."""
+        v = np.array([P1 + P2 & MAX, P2, 0, MAX + 1 - P1], np.uint64)
+        total, rest = 0, b""
+        for x in pieces:
+            whole, rest = len(x) // 32 * 32, x[len(x) // 32 * 32:]
+            self._lib.eb_xxh64_blocks(address(v), x, whole)
+            total += len(x)
+        return self._lib.eb_xxh64_end(address(v), total, rest, len(rest))
 
 
 def find():

@@ -162,7 +162,7 @@ class FinalNorm:
 
     @classmethod
     def of(cls, dataset):
-        """From target_head.safetensors of the generation, which is hashed where xxhash is installed."""
+        """From target_head.safetensors of the generation, which is hashed where that can be done."""
         path = dataset.check_file("target_head.safetensors")
         if path is None:
             raise EaglebatchError(f"{dataset.path} has no target_head.safetensors: pass norm=, a function that applies "

@@ -179,6 +179,11 @@ class Blob:
         self._decode(i, self.file.read(int(self._starts[i]), int(self.chunks["enc"][i])), out)
         return out
 
+    def verify(self):
+        """Decodes every chunk."""
+        for i in range(len(self.chunks)):
+            self._small(i)
+
     def _bits(self, i, n):
         b = np.unpackbits(self._small(i), bitorder="little")
         if b[n:].any():

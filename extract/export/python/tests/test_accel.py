@@ -118,7 +118,10 @@ def test_trees(build, dtype):
 def test_xxh64(build):
     """The test vectors of the algorithm's authors are for other data: these were computed by Go's xxhash."""
     data = (np.arange(1000) * 7 % 251).astype(np.uint8)
-    assert build.xxh64(data[:0]) == 0xEF46DB3751D8E999
+    assert build.xxh64(data[:0]) == build.xxh64_pieces([]) == 0xEF46DB3751D8E999
+    whole = data.tobytes()
+    for cut in (32, 64, 320, 992):
+        assert build.xxh64_pieces([whole[at:at + cut] for at in range(0, 1000, cut)]) == build.xxh64(data)
     xxhash = pytest.importorskip("xxhash")
     for n in (*range(100), 255, 256, 1000):
         assert build.xxh64(data[:n]) == xxhash.xxh64_intdigest(data[:n].tobytes()), n

@@ -11,6 +11,7 @@ import pytest
 from conftest import CODECS, LAYERS, expected, state_values
 
 from eaglebatch import CorruptError, Dataset, EaglebatchError, NewerError
+from eaglebatch.generation import file_hash
 
 MUTATIONS = int(os.environ.get("EAGLEBATCH_MUTATIONS", "480"))  # a file
 
@@ -45,6 +46,7 @@ def test_mutations(copy, data, codec, dtype):
     g = copy(f"{codec}-{dtype}") / "000001"
     want = wanted(data / f"{codec}-{dtype}", dtype)
     read_all(g, want, dtype)
+    Dataset(g).verify()
     rng = random.Random(codec + dtype)
     for name in ("blob-000000.ebb", "index.ebi", "MANIFEST.json"):
         path = g / name
@@ -72,8 +74,12 @@ def test_mutations(copy, data, codec, dtype):
             except EaglebatchError as e:
                 assert str(e)
                 refused += 1
+            else:
+                if bad != sound and file_hash(path):
+                    with pytest.raises(EaglebatchError):
+                        Dataset(g).verify()
         path.write_bytes(sound)
-        # What is not refused: bits of lz4 that do not change the result.
+        # What only verify refuses: bits of lz4 that do not change the result.
         assert refused > 0.95 * MUTATIONS, f"{name}: {refused} of {MUTATIONS}"
     read_all(g, want, dtype)
 
@@ -175,3 +181,26 @@ def test_error_names_the_place(copy):
         Dataset(g)[0].read()
     assert e.value.path == str(path) and 0 < e.value.offset <= len(data) // 2
     assert json.dumps(str(e.value)) and "checksum" in str(e.value)
+
+
+def test_verify(copy, monkeypatch):
+    """Each file, the older generations, and blobs that are there while others are to come."""
+    g = copy("older")
+    for name in ("000004/index.ebi", "000004/target_head.safetensors", "000003/blob-000002.ebb", "000003/target_head.safetensors"):
+        path = g / name
+        sound = path.read_bytes()
+        path.write_bytes(sound[:len(sound) // 2] + bytes([sound[len(sound) // 2] ^ 1]) + sound[len(sound) // 2 + 1:])
+        if file_hash(path) or not name.endswith("safetensors"):
+            with pytest.raises(CorruptError):
+                Dataset(g / "000004").verify()
+        path.write_bytes(sound)
+    Dataset(g / "000004").verify()
+    monkeypatch.setattr("eaglebatch.generation.file_hash", lambda path: None)
+    Dataset(g / "000004").verify()
+    g = copy("building") / "000001"
+    Dataset(g, partial=True).verify()
+    path = g / "blob-000002.ebb"
+    sound = path.read_bytes()
+    path.write_bytes(sound[:400] + bytes([sound[400] ^ 1]) + sound[401:])
+    with pytest.raises(CorruptError):
+        Dataset(g, partial=True).verify()
