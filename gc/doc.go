@@ -32,8 +32,9 @@
 // Directories are opened with openat2, without following a symbolic link or
 // crossing into another mount, and are renamed and emptied relative to the open
 // directory. What is about to be renamed must be the very directory, by device,
-// inode and listing, that was planned for. Everything else is refused and the
-// reason given.
+// inode and listing, that was planned for. It must hold nothing that the
+// configuration needs, and nothing that this process could not unlink, so that
+// no deletion stops half way. Everything else is refused and the reason given.
 //
 // # Concurrency
 //

@@ -20,6 +20,15 @@
 // checked whenever the order is gone over, and the second pass, which writes
 // the index, must find what the first did.
 //
+// # Alternatives
+//
+// The what-if table is computed from curves of lengths: of the positions, and
+// of the distinct samples grouped by the datasets that show them and by how many
+// of their rows a sealed generation of the alternative's shape holds. So each
+// row counts what may be reused, above the plan's own cap too. Windows of samples
+// that are split cannot be told without their tokens: rows that depend on
+// them say so and count them all.
+//
 // # Crash safety
 //
 // The index is complete and on disk before one ledger transaction puts the
