@@ -24,7 +24,7 @@ func TestHTMLInBrowser(t *testing.T) {
 	}
 	rep, rows := renderedReport(t)
 	var buf bytes.Buffer
-	if err := WriteHTML(&buf, rep, rows); err != nil {
+	if err := WriteHTML(&buf, rep, rows, nil); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()

@@ -36,9 +36,12 @@ type pageData struct {
 	Story   []tableRow
 	All     []tableRow
 	Notes   []string
-	Choices []Choice
+	Choices []wayOut
 	Width   int
 }
+
+// wayOut is a choice with the command that takes it.
+type wayOut struct{ Text, Command string }
 
 type fact struct{ Name, Value string }
 
@@ -73,14 +76,22 @@ type tableRow struct {
 }
 
 // WriteHTML writes one self-contained page: charts of lengths and shares, what
-// a cap keeps, the what-if table and the ways out. It loads nothing.
-func WriteHTML(w io.Writer, rep Report, rows []WhatIfRow) error {
+// a cap keeps, the what-if table and the ways out. It loads nothing. commands are
+// those that take the Choices, in their order.
+func WriteHTML(w io.Writer, rep Report, rows []WhatIfRow, commands []string) error {
 	t, err := template.New("page").Funcs(template.FuncMap{"count": human.Count}).Parse(page)
 	if err != nil {
 		return err
 	}
-	d := pageData{Report: rep, Explain: rep.Explain(), Choices: Choices(rep), Width: chartWidth, Facts: rep.facts(),
+	d := pageData{Report: rep, Explain: rep.Explain(), Width: chartWidth, Facts: rep.facts(),
 		Bars: rep.barRows(), Sets: rep.setRows(), Curve: rep.curveChart(), Notes: notes(rep, rows)}
+	for i, c := range Choices(rep) {
+		out := wayOut{Text: c.Text}
+		if c.Accept != "" && i < len(commands) {
+			out.Command = commands[i]
+		}
+		d.Choices = append(d.Choices, out)
+	}
 	cols, all := rep.whatIfTable(rows, rows)
 	_, d.Story = rep.whatIfTable(rows, Story(rep, rows))
 	d.All = all

@@ -36,7 +36,11 @@ func TestHTML(t *testing.T) {
 	rep, rows := renderedReport(t)
 	short := withRoom(rep, rep.Plan.ExpectedBytes/2, rep.Plan.ExpectedBytes, "old-10k")
 	var buf bytes.Buffer
-	if err := WriteHTML(&buf, short, rows); err != nil {
+	commands := make([]string, len(Choices(short)))
+	for i, c := range Choices(short) {
+		commands[i] = "eaglebatch plan --accept " + c.Accept
+	}
+	if err := WriteHTML(&buf, short, rows, commands); err != nil {
 		t.Fatal(err)
 	}
 	html := buf.String()

@@ -159,7 +159,11 @@ func (j *job) writeHTML(rep plan.Report, rows []plan.WhatIfRow) error {
 	if path == "" {
 		return nil
 	}
-	if err := j.fs.WriteFileAtomic(path, func(w io.Writer) error { return plan.WriteHTML(w, rep, rows) }); err != nil {
+	_, commands, err := j.choices(rep)
+	if err != nil {
+		return err
+	}
+	if err := j.fs.WriteFileAtomic(path, func(w io.Writer) error { return plan.WriteHTML(w, rep, rows, commands) }); err != nil {
 		return err
 	}
 	j.rep.Note("wrote %s", path)
