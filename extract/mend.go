@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"eaglebatch/extract/model"
+	"eaglebatch/internal/fsx"
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
 	"eaglebatch/store/blob"
@@ -39,7 +40,7 @@ func isDamage(err error) bool {
 }
 
 func (r *run) copyFile(from, to string) error {
-	in, err := os.Open(from)
+	in, err := fsx.Open(from)
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ type merger struct {
 	cur     cursor
 	sources [][]source // of each configured dataset; nil where it is merged
 	total   int64      // bytes of all sources
+	done    int64      // of them, what earlier runs read
 	gen     store.GenerationRow
 	w       *samples.Writer
 	seen    *seenSet // nil: duplicates are kept
@@ -45,6 +46,7 @@ func (m *merger) load() error {
 		if err != nil {
 			return err
 		}
+		m.done = phase.Done
 		if len(phase.Cursor) > 0 {
 			if err := json.Unmarshal(phase.Cursor, &m.cur); err != nil {
 				return fmt.Errorf("cursor of the merge: %w", err)
@@ -98,7 +100,8 @@ func (m *merger) run(ctx context.Context) error {
 	if len(m.rows) == len(m.o.Datasets) && m.gen.ID == 0 && m.rows[len(m.rows)-1].Done {
 		return nil
 	}
-	m.rep.SetTotal(m.total)
+	m.rep.Start(progress.Phase{Name: store.PhaseMerge, Unit: "bytes", Done: min(m.done, m.total), Total: m.total})
+	defer m.rep.Finish()
 	if err := m.finishSeal(ctx); err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func shortRejects(path string, size, want int64) error {
 
 // hashRejects returns the xxh64, in hex, of a file of size bytes.
 func hashRejects(path string, size int64) (hash string, err error) {
-	f, err := os.Open(path)
+	f, err := fsx.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", shortRejects(path, 0, size)
 	}
@@ -143,7 +143,7 @@ func (r *rejects) close() error { return r.f.Close() }
 
 // firstRejects reads the first n lines of a rejects file, for a message.
 func firstRejects(path string, n int) ([]string, error) {
-	f, err := os.Open(path)
+	f, err := fsx.Open(path)
 	if err != nil {
 		return nil, err
 	}

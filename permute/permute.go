@@ -153,7 +153,8 @@ func Run(ctx context.Context, ws *store.Workspace, o Options, rep progress.Repor
 	if row.N < feistelLeast {
 		row.Algorithm = Numpy
 	}
-	rep.SetTotal(row.N + row.Eval)
+	rep.Start(progress.Phase{Name: store.PhaseShuffle, Unit: "samples", Total: row.N + row.Eval})
+	defer rep.Finish()
 	if err := record(ctx, ws, &row, sel, rep); err != nil {
 		return row, err
 	}

@@ -105,7 +105,7 @@ func readHolder(f *os.File) InUseError {
 // inUse asks, without taking it even for a moment, whether the lock of the
 // workspace in dir is held.
 func inUse(dir string) (bool, InUseError, error) {
-	f, err := os.Open(filepath.Join(dir, lockName))
+	f, err := fsx.Open(filepath.Join(dir, lockName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, InUseError{}, nil
 	}
@@ -125,7 +125,7 @@ func inUse(dir string) (bool, InUseError, error) {
 
 // BootID tells boots of the machine apart; "" where the system has none.
 func BootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	b, err := fsx.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}

@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"eaglebatch/internal/fsx"
 )
 
 const logName = "checkpoints.jsonl"
@@ -97,7 +98,7 @@ type history struct {
 // not damage: it shows as end < size.
 func readLog(dir string) (history, error) {
 	path := filepath.Join(dir, logName)
-	data, err := os.ReadFile(path)
+	data, err := fsx.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return history{state: state{}}, &CorruptError{Path: path, Offset: -1, Err: err, Hint: hintRebuildLog}
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"eaglebatch/internal/fsx"
@@ -29,7 +28,7 @@ type marker struct {
 func readMarker(dir string) (marker, error) {
 	var m marker
 	path := filepath.Join(dir, markerName)
-	b, err := os.ReadFile(path)
+	b, err := fsx.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, noMarker(dir, path)
 	}

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"eaglebatch/internal/fsx"
 )
 
 const (
@@ -74,7 +76,7 @@ type Order struct {
 // hash.
 func (w *Workspace) OpenOrder(r OrderRow) (*Order, error) {
 	path := w.OrderPath(r.ID)
-	f, err := os.Open(path)
+	f, err := fsx.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, &CorruptError{Path: path, Offset: -1, Err: err, Hint: hintRedoShuffle}
 	}

@@ -67,7 +67,7 @@ func (w *Workspace) WriteStatus(s Status) error {
 // readStatus reads status.json; nil where there is none.
 func readStatus(dir string) (*Status, error) {
 	path := filepath.Join(dir, statusName)
-	b, err := os.ReadFile(path)
+	b, err := fsx.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -152,8 +152,10 @@ func (w *Workspace) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(manifestPath(w.dir)); errors.Is(err, fs.ErrNotExist) {
+	if err := checkPlain(manifestPath(w.dir)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsx.ErrNotRegular) {
 		return manifestDamage(manifestPath(w.dir), "", err)
+	} else if err != nil {
+		return err
 	}
 	if w.db, err = openBolt(manifestPath(w.dir)); err != nil {
 		return err
@@ -173,6 +175,15 @@ func (w *Workspace) open() (err error) {
 	w.logSize, w.compactAt = h.end, compactMin
 	w.seq.Store(h.seq)
 	return w.maybeCompact()
+}
+
+// checkPlain fails where path is no regular file: bbolt would open a named pipe.
+func checkPlain(path string) error {
+	f, err := fsx.Open(path)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // reconcile carries the step over that a crash kept from manifest.db, and

@@ -72,7 +72,7 @@ func openBook(fs *fsx.FS, dir string, id identity) (*book, error) {
 		b.size[i] = none
 	}
 	path := filepath.Join(dir, bookName)
-	data, err := os.ReadFile(path)
+	data, err := fsx.ReadFile(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		if err := b.begin(); err != nil {

@@ -266,7 +266,7 @@ func (x *stream) count(l line) {
 
 // hashFile returns the hex sha256 of a file; there is false where there is none.
 func hashFile(ctx context.Context, path string) (sum string, there bool, err error) {
-	f, err := os.Open(path)
+	f, err := fsx.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", false, nil
 	}

@@ -4,11 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"path/filepath"
 	"strings"
 
 	"eaglebatch/extract/model/gguf"
+	"eaglebatch/extract/model/mapped"
 )
 
 // ErrNoWeights marks a model whose weight files are not at hand.
@@ -71,8 +72,12 @@ type jsonConfig struct {
 
 func readJSONConfig(dir string) (jsonConfig, error) {
 	j := jsonConfig{path: filepath.Join(dir, "config.json")}
-	b, err := os.ReadFile(j.path)
+	f, err := mapped.OpenFile(j.path)
 	if err != nil {
+		return j, err
+	}
+	b, err := io.ReadAll(f)
+	if err = errors.Join(err, f.Close()); err != nil {
 		return j, err
 	}
 	if err := json.Unmarshal(b, &j.top); err != nil {

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"eaglebatch/extract/model/gguf"
+	"eaglebatch/extract/model/mapped"
 	"eaglebatch/extract/model/safetensors"
 )
 
@@ -88,7 +89,7 @@ func tokenizerFingerprint(dir string) (string, error) {
 	d := digest{sha256.New()}
 	found := false
 	for _, name := range tokenizerFiles() {
-		f, err := os.Open(filepath.Join(dir, name))
+		f, err := mapped.OpenFile(filepath.Join(dir, name))
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"eaglebatch/internal/fsx"
 	"eaglebatch/internal/progress"
 	"eaglebatch/store"
 	"eaglebatch/store/samples"
@@ -104,7 +105,7 @@ func (k *checker) samples(ctx context.Context, g store.GenerationRow, dir string
 func (k *checker) cursorPath() string { return filepath.Join(k.dir, "logs", "check.json") }
 
 func (k *checker) loadCursor() error {
-	b, err := os.ReadFile(k.cursorPath())
+	b, err := fsx.ReadFile(k.cursorPath())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

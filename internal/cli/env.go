@@ -243,7 +243,7 @@ func (e *env) open(c *cli.Context, cfg config.Config, create bool) (*session, er
 		return nil, err
 	}
 	live := newStatusReporter(ws, c.Command.FullName())
-	return &session{env: e, c: c, cfg: cfg, ws: ws, live: live, rep: progress.Tee{e.reporter(c), live}}, nil
+	return &session{env: e, c: c, cfg: cfg, ws: ws, live: live, rep: progress.Numbered{Reporter: progress.Tee{e.reporter(c), live}, Names: store.Phases()}}, nil
 }
 
 // close ends the session and says in status.json how it ended.
@@ -254,7 +254,7 @@ func (s *session) close(err error) error {
 
 func (s *session) runner() *pipeline.Runner {
 	return &pipeline.Runner{
-		WS: s.ws, Reporter: s.rep, Now: time.Now,
+		WS: s.ws, Now: time.Now,
 		Command: func(phase string) string { return s.sameRun(s.c, "--redo "+phase) },
 	}
 }

@@ -167,10 +167,26 @@ func Default() Config {
 	}
 }
 
+// maxFile is far above the size of any configuration.
+const maxFile = 1 << 20
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path) // a pipe will do too
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // only read
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(b) > maxFile {
+		err = fmt.Errorf("%s: has more than %d KiB, which no configuration has", path, maxFile>>10)
+	}
+	return b, err
+}
+
 // Load reads path and lays overrides ("plan.max_tokens" -> "8192") over it.
 func Load(path string, overrides []Override) (Config, error) {
 	c := Default()
-	b, err := os.ReadFile(path)
+	b, err := readFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return c, fmt.Errorf("%w: no configuration at %q", ErrConfig, path)
 	}

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"time"
 
-	"eaglebatch/internal/progress"
 	"eaglebatch/store"
 )
 
@@ -38,7 +37,6 @@ type Phase struct {
 // Runner runs phases of one workspace.
 type Runner struct {
 	WS       *store.Workspace
-	Reporter progress.Reporter
 	Now      func() time.Time
 	Command  func(redo string) string // the command line that redoes a phase
 }

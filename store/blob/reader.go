@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"os"
 	"sync"
 
 	"github.com/cespare/xxhash/v2"
 
+	"eaglebatch/internal/fsx"
 	"eaglebatch/store/codec"
 )
 
@@ -39,7 +39,7 @@ type scratch struct {
 // Open reads header and footer index and checks them. It fails with
 // *CorruptError for damage and *NewerError for a newer file.
 func Open(path string) (*Reader, error) {
-	f, err := os.Open(path)
+	f, err := fsx.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
-	"os"
 
 	"github.com/cespare/xxhash/v2"
+
+	"eaglebatch/internal/fsx"
 )
 
 // Damage is one damaged place.
@@ -155,7 +156,7 @@ func VerifyFile(ctx context.Context, path string, damaged func(Damage)) (int64, 
 
 // HashFile returns the xxh64 of a file, as Info.Hash has it.
 func HashFile(ctx context.Context, path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := fsx.Open(path)
 	if err != nil {
 		return "", err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"eaglebatch/internal/fsx"
 	"eaglebatch/store/blob"
 )
 
@@ -29,7 +30,7 @@ type File struct {
 // number against what it points to. It fails with *blob.CorruptError for damage
 // and *blob.NewerError for a newer file.
 func Open(path string) (*File, error) {
-	osf, err := os.Open(path)
+	osf, err := fsx.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func Exclude(dir string) (*Lease, error) { return lock(dir, unix.LOCK_EX, ErrLea
 
 func lock(dir string, how int, busy error) (*Lease, error) {
 	path := filepath.Join(dir, LeaseName)
-	f, err := os.Open(path)
+	f, err := fsx.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -109,7 +108,7 @@ func WriteManifest(fs *fsx.FS, dir string, m Manifest) (hash string, err error) 
 // damage and *blob.NewerError for a newer format.
 func ReadManifest(dir string) (m Manifest, hash string, err error) {
 	path := filepath.Join(dir, ManifestName)
-	data, err := os.ReadFile(path)
+	data, err := fsx.ReadFile(path)
 	if err != nil {
 		return m, "", err
 	}

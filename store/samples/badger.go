@@ -24,9 +24,13 @@ const (
 	// batch against its memory nor against its 4 GiB request limit.
 	batchBytes   = 8 << 20
 	valueLogFile = 512 << 20
-	numMemtables = 3
-	minMemtable  = 4 << 20
-	maxMemtable  = 64 << 20
+	// valueThreshold is the size from which a record lies in the value log. Tables
+	// are never compacted and each takes an open file, and each read looks at all of
+	// them: with little but keys in them a million samples make eight, not seventy.
+	valueThreshold = 64
+	numMemtables   = 3
+	minMemtable    = 4 << 20
+	maxMemtable    = 64 << 20
 	// closeGrace is how long a poisoned database that is only read may take to
 	// close.
 	closeGrace = 5 * time.Second
@@ -153,10 +157,10 @@ func (p *poison) closeDB(db *badger.DB) error {
 
 func badgerOptions(dir string, mem int64, log badger.Logger) badger.Options {
 	return badger.DefaultOptions(dir).
-		WithValueThreshold(1 << 10).
+		WithValueThreshold(valueThreshold).
 		WithSyncWrites(true).
 		// Records are packed already, and without compression Badger needs no
-		// block cache; the tree holds keys, pointers and small records only.
+		// block cache; the tree holds keys and pointers only.
 		WithCompression(options.None).WithBlockCacheSize(0).WithIndexCacheSize(0).
 		WithDetectConflicts(false).WithNumVersionsToKeep(1).WithMetricsEnabled(false).
 		WithMemTableSize(memtable(mem)).WithNumMemtables(numMemtables).

@@ -209,3 +209,22 @@ func overwrite(t *testing.T, dir string, key, value []byte) {
 		t.Fatal(err)
 	}
 }
+
+// TestTableOfZeros: a table that a disk gives back as zeros has the form of one whose
+// index is empty, on which Badger panics in a goroutine of its own.
+func TestTableOfZeros(t *testing.T) {
+	dir, all := sealed(t)
+	tables, err := filepath.Glob(filepath.Join(dir, dbName, "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("%v, %v", tables, err)
+	}
+	st, err := os.Stat(tables[0])
+	if err == nil {
+		err = os.WriteFile(tables[0], make([]byte, st.Size()), 0o666)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(dir, int64(len(all)), small())
+	isCorrupt(t, err)
+}

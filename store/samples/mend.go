@@ -35,7 +35,7 @@ func mendManifest(fsys *fsx.FS, dir string) error {
 		return err
 	}
 	path := filepath.Join(dir, manifestName)
-	b, err := os.ReadFile(path)
+	b, err := fsx.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -135,7 +135,7 @@ type Rows struct {
 // no Badger.
 func OpenRows(dir string, rows int64) (*Rows, error) {
 	path := filepath.Join(dir, rowsName)
-	f, err := os.Open(path)
+	f, err := fsx.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, &CorruptError{Path: path, Err: err}
 	}

@@ -31,7 +31,7 @@ func makeSamples(d uint32, first, n int) []Sample {
 		if i%2 == 0 {
 			s.ID = fmt.Sprintf("id-%d", i)
 		}
-		for range 1 + r.IntN(2000) {
+		for range 1 + r.IntN([]int{8, 2000}[(first+i)%2]) {
 			s.IDs = append(s.IDs, uint32(r.IntN(163840)))
 			s.Mask = append(s.Mask, byte(r.IntN(2)))
 		}

@@ -79,7 +79,7 @@ func writeJSON(fs *fsx.FS, path string, v any) error {
 }
 
 func hashFile(ctx context.Context, path string) (n int64, hash string, err error) {
-	f, err := os.Open(path)
+	f, err := fsx.Open(path)
 	if err != nil {
 		return 0, "", err
 	}
@@ -101,7 +101,7 @@ func hashFile(ctx context.Context, path string) (n int64, hash string, err error
 // readSeal reads the mark of a sealed generation.
 func readSeal(dir string) (s seal, ok bool, err error) {
 	path := filepath.Join(dir, sealName)
-	b, err := os.ReadFile(path)
+	b, err := fsx.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return s, false, nil
 	}
@@ -163,7 +163,7 @@ func checkFiles(ctx context.Context, dir string, s seal, hashes bool) error {
 		return nil
 	}
 	path := filepath.Join(dir, listName)
-	b, err := os.ReadFile(path)
+	b, err := fsx.ReadFile(path)
 	var list []dbFile
 	if err == nil {
 		err = json.Unmarshal(b, &list)
@@ -212,7 +212,7 @@ func checkTables(dir string) error {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
-		f, err := os.Open(path)
+		f, err := fsx.Open(path)
 		if err != nil {
 			return err
 		}
@@ -231,7 +231,7 @@ func checkTables(dir string) error {
 // tableEnds: a table ends with index, length, checksum, length; the lengths are
 // 4 bytes, big-endian.
 func tableEnds(r io.ReaderAt, at int64) bool {
-	for range 2 {
+	for part := range 2 {
 		var n [4]byte
 		if at -= 4; at < 0 {
 			return false
@@ -239,7 +239,9 @@ func tableEnds(r io.ReaderAt, at int64) bool {
 		if _, err := r.ReadAt(n[:], at); err != nil {
 			return false
 		}
-		if at -= int64(binary.BigEndian.Uint32(n[:])); at < 0 {
+		// Badger reads an index of no bytes, which zeros look like, and panics.
+		size := int64(binary.BigEndian.Uint32(n[:]))
+		if at -= size; at < 0 || size == 0 && part == 1 {
 			return false
 		}
 	}

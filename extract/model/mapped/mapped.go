@@ -19,9 +19,26 @@ type File struct {
 	Data []byte
 }
 
+// OpenFile opens a regular file for reading. A named pipe in its place is refused:
+// opening it would wait for a writer.
+func OpenFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s: is not a regular file", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // Open maps the file at path. An empty file has empty Data.
 func Open(path string) (*File, error) {
-	f, err := os.Open(path)
+	f, err := OpenFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -36,9 +53,6 @@ func mapFile(f *os.File) ([]byte, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, errors.New("is not a regular file")
 	}
 	if st.Size() == 0 {
 		return nil, nil

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"eaglebatch/extract/model/mapped"
@@ -41,7 +40,7 @@ type Info struct {
 // ReadHeader reads the header bytes of the file at path, the length field
 // included, and the file's size.
 func ReadHeader(path string) (header []byte, size int64, err error) {
-	f, err := os.Open(path)
+	f, err := mapped.OpenFile(path)
 	if err != nil {
 		return nil, 0, err
 	}
