@@ -120,6 +120,13 @@ func (p *planner) holdOne(ctx context.Context, r store.Reader, gens []store.Gene
 	held := make([]uint32, d.len())
 	defer func() { err = errors.Join(err, p.closeOlder()) }()
 	err = p.stored(ctx, r, gens, rows, progress.Nop{}, func(number uint32, at storedAt, e blob.Entry) {
+		need := d.row(number).Length
+		if p.o.MaxTokens > 0 {
+			need = uint32(min(int64(need), p.o.MaxTokens))
+		}
+		if !p.o.serves(e.Rows, min(e.Rows, need)) {
+			return // it may serve an alternative, which is then promised more work than it is
+		}
 		held[number] = max(held[number], e.Rows)
 		if id := p.older[at.source-1].id; !slices.Contains(h.from, id) {
 			h.from = append(h.from, id)

@@ -37,6 +37,9 @@ type Options struct {
 	// MaxDatasetTokens bounds the training tokens taken of each dataset: its
 	// first ones in the seeded order. 0: no bound.
 	MaxDatasetTokens int64
+	// LengthFrom is the most tokens of a sample whose states serve its prefixes,
+	// too: those of a longer one depend on its length. 0: all do.
+	LengthFrom int64 `json:",omitempty"`
 	// Limit plans only the first so many positions that are kept, for a proof.
 	// 0: all.
 	Limit int64
@@ -48,6 +51,12 @@ type Options struct {
 	Rate     float64     // tokens a second, 0: from a probe or a sealed generation, if any
 	Ratio    float64     // encoded/raw, 0: likewise
 	GCNames  []string    // generations a recorded decision deletes first
+}
+
+// serves says whether states of so many tokens are, or begin with, those of the
+// same sample cut to need tokens.
+func (o Options) serves(rows, need uint32) bool {
+	return rows == need || rows > need && (o.LengthFrom == 0 || int64(rows) <= o.LengthFrom)
 }
 
 // withDefaults fills in what was left empty and refuses what makes no sense.

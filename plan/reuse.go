@@ -55,7 +55,7 @@ func reusable(gens []store.GenerationRow, o Options) []store.GenerationRow {
 
 // reuse finds the samples whose states an older generation already holds. The
 // states of a token depend on the tokens before it only, so that a stored
-// prefix serves every shorter one.
+// prefix serves every shorter one, up to Options.LengthFrom.
 func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Reporter) error {
 	gens, err := r.Generations()
 	if err != nil {
@@ -63,7 +63,7 @@ func (p *planner) reuse(ctx context.Context, r store.Reader, rep progress.Report
 	}
 	d := p.distinct
 	return p.stored(ctx, r, reusable(gens, p.o), p.o.Rows, rep, func(number uint32, at storedAt, e blob.Entry) {
-		if d.source[number] == 0 && e.Rows >= d.need[number] {
+		if d.source[number] == 0 && p.o.serves(e.Rows, d.need[number]) {
 			d.source[number], d.blob[number], d.entry[number] = at.source, at.blob, at.entry
 		}
 	})

@@ -141,3 +141,44 @@ func TestLostBlobsAreNotReused(t *testing.T) {
 		t.Errorf("%d new samples of %d: the generation has no manifest", p.NewSamples, all)
 	}
 }
+
+// TestPlanReusesByLength: where states depend on a sample's length beyond some
+// tokens, a longer sample's serve no prefix of it.
+func TestPlanReusesByLength(t *testing.T) {
+	ws := storetest.MustInit(t)
+	merge(t, ws, mixed())
+	shuffle(t, ws, upTo(29), nil)
+	o := testOptions()
+	o.MaxTokens = 350
+	first := mustPlan(t, ws, o)
+	g := seal(t, ws, o, first, nil)
+	old := openIndex(t, ws.PlanPath(first.ID))
+
+	o.MaxTokens = 200
+	fewest := uint32(0)
+	for _, from := range []int64{0, 1000, 100} {
+		o.LengthFrom = from
+		again := mustPlan(t, ws, o)
+		if from != 100 && again.NewSamples != 0 {
+			t.Errorf("from %d tokens on: %d samples are computed, all are stored", from, again.NewSamples)
+		}
+		f := openIndex(t, ws.PlanPath(again.ID))
+		fresh := uint32(0)
+		for i := range f.Positions() {
+			p := f.Position(i)
+			if p.Gen != g.ID {
+				fresh++
+				continue
+			}
+			if e := old.Entry(int(p.Blob), int(p.Entry)); from == 100 && e.Rows != p.Rows && e.Rows > 100 {
+				t.Errorf("position %d of %d tokens takes its states from %d tokens", i, p.Rows, e.Rows)
+			}
+		}
+		if from == 100 {
+			fewest = fresh
+		}
+	}
+	if fewest == 0 {
+		t.Error("no sample is longer: nothing was tried")
+	}
+}

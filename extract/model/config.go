@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,8 +30,12 @@ type Config struct {
 	Hidden    int
 	Vocab     int
 	MaxPos    int
-	Weights   bool   // weight files are at hand
-	Tokenizer string // fingerprint of tokenizer files, "" where there are none
+	// LengthFrom is the most tokens of a sample whose states do not depend on
+	// its length: beyond it the rotation does (rope types dynamic and longrope),
+	// and rows of a prefix are not those of the whole. 0: they never do.
+	LengthFrom int
+	Weights    bool   // weight files are at hand
+	Tokenizer  string // fingerprint of tokenizer files, "" where there are none
 }
 
 // ReadConfig reads the sizes of a HF directory (config.json alone suffices) or a .gguf.
@@ -118,6 +123,9 @@ func (j jsonConfig) config(dir string) (Config, error) {
 	if err != nil {
 		return c, err
 	}
+	if c.LengthFrom, err = j.lengthFrom(c.MaxPos); err != nil {
+		return c, err
+	}
 	for _, s := range []struct {
 		key string
 		v   int
@@ -127,6 +135,40 @@ func (j jsonConfig) config(dir string) (Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// lengthFrom is Config.LengthFrom, of any architecture. A rotation may be given
+// for each type of layer.
+func (j jsonConfig) lengthFrom(maxPos int) (int, error) {
+	outer, least := 0, 0
+	err := j.read(j.text, "original_max_position_embeddings", &outer)
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		var given map[string]json.RawMessage
+		err = errors.Join(err, j.read(j.text, key, &given))
+		dicts := []map[string]json.RawMessage{given}
+		for _, raw := range given {
+			var layers map[string]json.RawMessage
+			if json.Unmarshal(raw, &layers) == nil { // another value is none of these
+				dicts = append(dicts, layers)
+			}
+		}
+		for _, d := range dicts {
+			var kind string
+			original := outer
+			err = errors.Join(err, j.read(d, "type", &kind), j.read(d, "rope_type", &kind), j.read(d, "original_max_position_embeddings", &original))
+			from := 0
+			switch kind {
+			case "dynamic":
+				from = maxPos
+			case "longrope", "su":
+				from = cmp.Or(original, maxPos)
+			}
+			if from > 0 && (least == 0 || from < least) {
+				least = from
+			}
+		}
+	}
+	return least, err
 }
 
 // read decodes key into v and leaves v alone where the key is missing or null.

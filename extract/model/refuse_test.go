@@ -159,3 +159,22 @@ func TestShapeRefused(t *testing.T) {
 		t.Errorf("error %v, want one that names %s", err, name)
 	}
 }
+
+// TestLengthFrom: of every architecture, as plan needs it.
+func TestLengthFrom(t *testing.T) {
+	for rope, want := range map[string]int{
+		`"rope_theta":7`:                                       0,
+		`"rope_scaling":null`:                                  0,
+		`"rope_scaling":{"type":"yarn","factor":4}`:            0,
+		`"rope_scaling":{"type":"dynamic","factor":4}`:         64,
+		`"rope_parameters":{"rope_type":"dynamic","factor":4}`: 64,
+		`"rope_scaling":{"type":"longrope","long_factor":[1]},"original_max_position_embeddings":16`:                                                     16,
+		`"rope_parameters":{"full_attention":{"rope_type":"longrope","original_max_position_embeddings":8},"sliding_attention":{"rope_type":"default"}}`: 8,
+	} {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "config.json"), `{"hidden_size":2,"num_hidden_layers":1,"vocab_size":3,"max_position_embeddings":64,`+rope+`}`)
+		if c, err := ReadConfig(dir); err != nil || c.LengthFrom != want {
+			t.Errorf("%s: %d, want %d (%v)", rope, c.LengthFrom, want, err)
+		}
+	}
+}

@@ -111,6 +111,8 @@ func harmlessKeys() []string {
 		"pretraining_tp", "rope_ratio", "torch_dtype", "transformers.js_config", "transformers_version", "unk_token_id",
 		"use_cache", "use_return_dict", "unsloth_version", "unsloth_fixed", "return_dict", "output_attentions",
 		"output_hidden_states", "problem_type", "sep_token_id", "decoder_start_token_id", "name_or_path",
+		"tokenizer_class", "max_length", "max_sequence_length", "model_max_length", "do_sample", "temperature", "top_p", "top_k",
+		"task_specific_params", "finetuning_task",
 	}
 }
 

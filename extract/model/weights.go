@@ -120,7 +120,7 @@ func openShards(dir string) (*shards, error) {
 		return nil, err
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%s: %w: neither %s nor %s", dir, ErrNoWeights, singleName, indexName)
+		return nil, fmt.Errorf("%s: %w: neither %s nor %s (a pytorch_model.bin is not read: save it as safetensors)", dir, ErrNoWeights, singleName, indexName)
 	}
 	index, err := readIndex(dir)
 	if err != nil {

@@ -173,7 +173,7 @@ func (j *job) planOptions() (plan.Options, error) {
 	return plan.Options{
 		Model: j.modelF, Meta: meta, Identity: j.identity(),
 		MaxTokens: p.MaxTokens, Overlong: p.Overlong, Drop: p.Drop, Rows: p.Rows, MaxDatasetTokens: p.MaxDatasetTokens,
-		Reserve: p.Reserve, BlobSize: int64(p.BlobSize), Memory: int64(j.cfg.Extract.Memory), Rate: p.TokensPerSecond, GCNames: j.gcNames(),
+		LengthFrom: int64(j.model.LengthFrom), Reserve: p.Reserve, BlobSize: int64(p.BlobSize), Memory: int64(j.cfg.Extract.Memory), Rate: p.TokensPerSecond, GCNames: j.gcNames(),
 		Beside: head,
 	}, nil
 }
