@@ -141,3 +141,31 @@ func TestWhatIfSaysWhatItDoesNotCount(t *testing.T) {
 		t.Errorf("notes: %s", got)
 	}
 }
+
+// TestPlannedRowOnceSealed: the planned row stays the plan when its own
+// generation holds all of it.
+func TestPlannedRowOnceSealed(t *testing.T) {
+	ws := storetest.MustInit(t)
+	merge(t, ws, []dataset{{name: "A1", samples: random(55, 100)}})
+	shuffle(t, ws, upTo(100), nil)
+	for _, rate := range []float64{0, 500} {
+		o := shaped(testOptions(), func(o *Options) { o.Rate, o.Meta.Layers = rate, []int{2, 4, 6 + int(rate)} })
+		p := mustPlan(t, ws, o)
+		update(t, ws, func(tx *store.Tx) error {
+			p.Generation = 1 + uint32(rate)
+			return tx.PutPlan(p)
+		})
+		seal(t, ws, o, p, func(g *store.GenerationRow) { g.ID, g.Name = p.Generation, genName(p.Generation) })
+		for _, r := range WhatIf(reportBy(t, ws, Terms{Rate: rate, Identity: shapeIdentity}), WhatIfOptions{GPUs: 2, GPUHourPrice: 1}) {
+			if !r.Current {
+				continue
+			}
+			if r.NewTokens != p.NewTokens || r.RawBytes != p.RawBytes || (r.Seconds == nil) != (rate == 0) || r.Decision != store.Fits {
+				t.Errorf("%+v, the plan %+v", r, p)
+			}
+			if rate > 0 && (!near(*r.Seconds, p.Seconds) || !near(*r.Cost, p.Seconds/1800)) {
+				t.Errorf("%v s for %v, planned %v s", *r.Seconds, *r.Cost, p.Seconds)
+			}
+		}
+	}
+}

@@ -135,14 +135,6 @@ func (rep *Report) evaluate(row WhatIfRow, o WhatIfOptions) WhatIfRow {
 	}
 	if u.seconds > 0 || u.fresh == 0 {
 		row.Seconds = &u.seconds
-		if o.GPUs > 0 {
-			h := u.seconds / 3600 * float64(o.GPUs)
-			row.GPUHours = &h
-			if o.GPUHourPrice > 0 {
-				c := h * o.GPUHourPrice
-				row.Cost = &c
-			}
-		}
 	}
 	row.Approx = selects(row.Rows) || selects(p.Rows) || u.budget
 	reclaimable := rep.reclaimableBeside(h)
@@ -150,8 +142,22 @@ func (rep *Report) evaluate(row WhatIfRow, o WhatIfOptions) WhatIfRow {
 		row.exact(rep)
 		need, reclaimable = rep.left, rep.Room.Reclaimable
 	}
+	row.price(o)
 	row.Decision, row.ShortBy = decide(need, rep.room(o.ExpandTo), reclaimable)
 	return row
+}
+
+// price fills in what the time costs.
+func (row *WhatIfRow) price(o WhatIfOptions) {
+	if row.Seconds == nil || o.GPUs == 0 {
+		return
+	}
+	h := *row.Seconds / 3600 * float64(o.GPUs)
+	row.GPUHours = &h
+	if o.GPUHourPrice > 0 {
+		c := h * o.GPUHourPrice
+		row.Cost = &c
+	}
 }
 
 // exact fills in what the plan in force counted sample by sample.
@@ -159,6 +165,12 @@ func (row *WhatIfRow) exact(rep *Report) {
 	p, bytes := rep.Plan, rep.Plan.ExpectedBytes
 	row.Samples, row.Tokens, row.NewTokens, row.RawBytes, row.Approx = p.Samples, p.Tokens, p.NewTokens, p.RawBytes, false
 	row.ReuseCounted = true
+	if p.NewTokens > 0 { // what is extracted by now counts as it was planned
+		row.Seconds = nil
+		if p.Seconds > 0 {
+			row.Seconds = &p.Seconds
+		}
+	}
 	row.LostTokens = rep.Total.Tokens - p.Tokens
 	if row.ExpectedBytes != nil {
 		row.ExpectedBytes = &bytes
