@@ -162,7 +162,7 @@ func (l *loader) matrix(name string, rows, cols int) tensor.Matrix {
 		return tensor.Matrix{}
 	}
 	if !ok {
-		l.err = fmt.Errorf("tensor %q is missing", name)
+		l.err = fmt.Errorf("tensor %q is missing", l.label(name))
 		return tensor.Matrix{}
 	}
 	m, err := t.Matrix()
@@ -171,9 +171,17 @@ func (l *loader) matrix(name string, rows, cols int) tensor.Matrix {
 		return m
 	}
 	if want := shape(rows, cols); !slices.Equal(t.Shape, want) {
-		l.err = fmt.Errorf("tensor %q has shape %v, the configuration says %v", name, t.Shape, want)
+		l.err = fmt.Errorf("tensor %q has shape %v, the configuration says %v", t.Name, t.Shape, want)
 	}
 	return m
+}
+
+// label is the name of a tensor in the files.
+func (l *loader) label(name string) string {
+	if _, ok := l.w.(ggufWeights); ok {
+		return ggufName(name)
+	}
+	return name
 }
 
 // shape is that of a matrix or, with rows 0, of a vector.
@@ -193,7 +201,7 @@ func (l *loader) vector(want bool, name string, n int) []float32 {
 	if !want {
 		_, ok, err := l.w.tensor(name)
 		if l.err = err; ok && err == nil {
-			l.err = fmt.Errorf("tensor %q is there, though the configuration has no such option", name)
+			l.err = fmt.Errorf("tensor %q is there, though the configuration has no such option", l.label(name))
 		}
 		return nil
 	}

@@ -124,3 +124,10 @@ func TestGGUFRope(t *testing.T) {
 		}
 	}
 }
+
+// TestGGUFNames: errors name tensors as the file does.
+func TestGGUFNames(t *testing.T) {
+	if _, err := OpenDecoder(newGGUFToy().write(t)); err == nil || !strings.Contains(err.Error(), `"blk.0.ffn_norm.weight" is missing`) {
+		t.Errorf("error %v, want one that names the first tensor that is missing", err)
+	}
+}
