@@ -196,7 +196,11 @@ func (e *env) screen() int {
 	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
 		return n
 	}
-	if f, isFile := e.out.(*os.File); isFile {
+	out := e.out
+	if a, ok := out.(*answer); ok {
+		out = a.w
+	}
+	if f, isFile := out.(*os.File); isFile {
 		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
 			return n
 		}

@@ -38,10 +38,30 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return ExitUsage
 	}
 	defer closeTrace()
-	e := &env{in: stdin, out: stdout, err: stderr, fs: fs, interrupt: make(chan struct{})}
+	answer := &answer{w: stdout}
+	e := &env{in: stdin, out: answer, err: stderr, fs: fs, interrupt: make(chan struct{})}
 	ctx, stop := e.signals(context.Background())
 	defer stop()
-	return e.exit(newApp(e).RunContext(ctx, reorder(newApp(e), args)))
+	err = newApp(e).RunContext(ctx, reorder(newApp(e), args))
+	if err == nil {
+		err = answer.err
+	}
+	return e.exit(err)
+}
+
+// answer is stdout. It remembers the first write that failed: an answer that did
+// not arrive is no success, whoever printed it.
+type answer struct {
+	w   io.Writer
+	err error
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	n, err := a.w.Write(p)
+	if err != nil && a.err == nil {
+		a.err = err
+	}
+	return n, err
 }
 
 // traceFromEnv records every file operation to the file that
