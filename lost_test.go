@@ -21,6 +21,11 @@ func TestLostDirectory(t *testing.T) {
 		want = append(want, bitsAt(t, whole, i))
 	}
 	must(t, os.RemoveAll(gen))
+	must(t, os.WriteFile(gen, nil, 0o666)) // a file in its place is no directory either
+	if d := checked(t, config, 12); len(d.Problems) != 1 || d.Problems[0].Path != gen {
+		t.Errorf("a file in its place: %+v", d.Problems)
+	}
+	must(t, os.Remove(gen))
 	for _, args := range [][]string{nil, {"--full"}} {
 		d := checked(t, config, 12, args...)
 		if len(d.Problems) != 1 || d.Problems[0].Path != gen || d.Problems[0].Generation != 2 || !strings.Contains(d.Problems[0].Error, "directory is missing, and with it") {

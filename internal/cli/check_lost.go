@@ -18,7 +18,8 @@ import (
 // missingDir reports whether the directory of generation g is not there, which
 // is one problem, however many files it had.
 func (k *checker) missingDir(g store.GenerationRow, dir string, known []store.DamagedEntry) (bool, error) {
-	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+	st, err := os.Stat(dir)
+	if err == nil && st.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 		return false, nil // whatever else is wrong with it shows at its files
 	}
 	blobs, err := k.snap.Blobs(g.ID)
