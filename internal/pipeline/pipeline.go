@@ -36,9 +36,9 @@ type Phase struct {
 
 // Runner runs phases of one workspace.
 type Runner struct {
-	WS       *store.Workspace
-	Now      func() time.Time
-	Command  func(redo string) string // the command line that redoes a phase
+	WS      *store.Workspace
+	Now     func() time.Time
+	Command func(redo string) string // the command line that redoes a phase
 }
 
 // Do brings phase p to done. It returns false where there was nothing to do.
