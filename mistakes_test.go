@@ -82,7 +82,7 @@ func TestHintsRepeatWhatWasAsked(t *testing.T) {
 		says(t, "hint: eaglebatch merge --accept-rejects", "-c "+config)
 	eagle(t, "export", "-c", config, "--to", "jsonl").want(t, 2).says(t, "--out PATH")
 	eagle(t, append(args, "--redo", "extract", "--limit", "1")...).want(t, 5).
-		says(t, "eaglebatch: stopped as asked; what was committed is kept", "the same command resumes")
+		says(t, "eaglebatch: stopped as asked; what was committed is kept", "resumes (with --redo it would begin anew)")
 }
 
 // TestCheckNamesWhatIsGone: every file that something reads is missed, and the
@@ -217,4 +217,17 @@ func TestAdoptedIsGone(t *testing.T) {
 	eagle(t, args...).want(t, 1).says(t, "its directory is missing", "plan --withdraw -c "+config)
 	eagle(t, "plan", "-q", "-c", config, "--set", "extract.backend=synthetic", "--withdraw").want(t, 0)
 	eagle(t, args...).want(t, 0)
+}
+
+// TestRedoIsNotRepeated: what is said to resume a run with --redo does, and does not
+// redo again.
+func TestRedoIsNotRepeated(t *testing.T) {
+	config, _ := manyBlobs(t)
+	eagle(t, "run", "-q", "-c", config, "--redo", "plan", "--limit", "20", "--memory", "512MiB").want(t, 5).
+		says(t, "hint: eaglebatch run --memory 512MiB -c "+config+" resumes (with --redo it would begin anew)")
+	done := statOf(t, config).Extract.SamplesDone
+	eagle(t, "run", "-q", "-c", config, "--memory", "512MiB").want(t, 0)
+	if s := statOf(t, config); done < 20 || len(s.Generations) != 1 || s.Generations[0].State != "sealed" {
+		t.Errorf("%d samples were done, then %+v", done, s.Generations)
+	}
 }

@@ -151,7 +151,7 @@ func (e *env) command(c *cli.Context, args string) string {
 // sameRun renders a run with the settings that this command line overrides:
 // without them it would do something else than what was asked for.
 func (e *env) sameRun(c *cli.Context, args string) string {
-	args = "run " + args
+	args = strings.TrimSpace("run " + args)
 	for _, s := range given(c) {
 		args += " --" + s.flag + " " + quote(c.String(s.flag))
 	}

@@ -48,9 +48,18 @@ func (e *env) runCommand() *cli.Command {
 			if err == nil {
 				err = e.runWaiting(c)
 			}
-			return e.onStop(c, err)
+			return e.onStop(c, e.resumes(c, err))
 		},
 	}
+}
+
+// resumes says how to go on after a run that was stopped: the same command would
+// begin anew what --redo names.
+func (e *env) resumes(c *cli.Context, err error) error {
+	if code := exitCode(err); c.String("redo") == "" || code != ExitStopped && code != ExitInterrupted {
+		return err
+	}
+	return withHint(err, "%s resumes (with --redo it would begin anew)", e.sameRun(c, ""))
 }
 
 // onStop calls the user's command with how the run ended.
