@@ -71,4 +71,5 @@ def compare(data, engine, changes):
 
 
 if __name__ == "__main__":
+    print("begun", file=sys.stderr, flush=True)  # all that is needed has been loaded
     print(*compare(pathlib.Path(sys.argv[1]), accel.Accel(sys.argv[2]), int(sys.argv[3])))

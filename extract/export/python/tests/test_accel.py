@@ -46,11 +46,16 @@ def test_sanitized(data, tmp_path, flags):
         pytest.skip("the runtime of AddressSanitizer is not there as libasan.so")
     env = {**os.environ, "LD_PRELOAD": os.path.realpath(runtime), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc",
            "OPENBLAS_NUM_THREADS": "1"}
-    probe = subprocess.run([sys.executable, "-c", "import numpy, lz4.block"], env=env, capture_output=True, text=True)
-    if probe.returncode:
-        pytest.skip(f"Python does not run under AddressSanitizer here: {probe.stderr[-300:]}")
     cmd = [sys.executable, str(HERE / "hostile.py"), str(data), lib, str(max(4, CHANGES // 10))]
-    r = subprocess.run(cmd, env=env, capture_output=True, text=True)
+    for _ in range(3):  # some kernels lay memory out as some sanitizers do not expect it, now and then: they fail or hang then
+        try:
+            r = subprocess.run(cmd, env=env, capture_output=True, text=True, timeout=300)
+        except subprocess.TimeoutExpired as e:
+            pytest.skip(f"Python does not get ahead under AddressSanitizer here: {(e.stderr or b'')[-300:]}")
+        if "begun" in r.stderr:
+            break
+    else:
+        pytest.skip(f"Python does not start under AddressSanitizer here: {r.stderr[-300:]}")
     assert r.returncode == 0, r.stderr[-4000:]
     tried, refused = map(int, r.stdout.split())
     assert tried > 500 and tried / 10 < refused < tried
@@ -157,14 +162,14 @@ def test_switch(library, tmp_path):
 def test_setup(tmp_path, library, compiler):
     """pip builds it where it can, and installs the package without it where it cannot."""
     pytest.importorskip("setuptools")
-    env = {**os.environ, **({"CC": compiler} if compiler else {})}
+    env = {**os.environ, "CC": compiler or os.environ.get("CC") or "cc"}
     for name in ("setup.py", "pyproject.toml", "README.md", "eaglebatch"):
         (tmp_path / name).symlink_to(HERE.parent / name)
     cmd = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "lib", "--build-temp", "temp"]
     r = subprocess.run(cmd, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert r.returncode == 0, r.stderr
     built = list(tmp_path.glob("lib/eaglebatch/_accel*"))
-    assert len(built) == (compiler is None)
+    assert len(built) == (compiler is None), r.stderr
     for path in built:
         assert path.name in ["_accel" + s for s in importlib.machinery.EXTENSION_SUFFIXES]
         accel.Accel(str(path))
