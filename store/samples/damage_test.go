@@ -228,3 +228,22 @@ func TestTableOfZeros(t *testing.T) {
 	_, err = Open(dir, int64(len(all)), small())
 	isCorrupt(t, err)
 }
+
+// TestUnfinishedTable: a table that a killed writer was at, which no MANIFEST names, is
+// no damage.
+func TestUnfinishedTable(t *testing.T) {
+	dir, all := filepath.Join(t.TempDir(), "000001"), makeSamples(1, 0, 20)
+	w := mustWriter(t, dir, 0, small())
+	mustAppend(t, w, all)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, dbName, "000099.sst"), make([]byte, 5000), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	w = mustWriter(t, dir, int64(len(all)), small())
+	if err := w.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	checkAll(t, dir, all)
+}

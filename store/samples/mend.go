@@ -129,3 +129,33 @@ func onlyMissing(dir string, tables, before map[uint64]badger.TableManifest) (bo
 	}
 	return true, nil
 }
+
+// namedTables returns the file names of the tables that Badger's MANIFEST names; nil
+// where it cannot be read, which Badger tells.
+func namedTables(dir string) (map[string]bool, error) {
+	path := filepath.Join(dir, manifestName)
+	b, err := fsx.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	ends := manifestRecords(b)
+	if len(ends) == 0 {
+		return nil, nil
+	}
+	tables, err := manifestTables(path, b[:ends[len(ends)-1]])
+	var c *CorruptError
+	if errors.As(err, &c) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	named := map[string]bool{}
+	for id := range tables {
+		named[fmt.Sprintf("%06d.sst", id)] = true
+	}
+	return named, nil
+}

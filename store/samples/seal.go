@@ -198,8 +198,13 @@ func checkFiles(ctx context.Context, dir string, s seal, hashes bool) error {
 
 // checkTables looks at the ends of Badger's tables, where a table says how long
 // its last parts are: Badger panics in a goroutine of its own where they do not
-// fit into the file.
+// fit into the file. One that Badger's MANIFEST does not name was not finished when
+// a writer ended: Badger removes it.
 func checkTables(dir string) error {
+	named, err := namedTables(dir)
+	if err != nil {
+		return err
+	}
 	ents, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -208,7 +213,7 @@ func checkTables(dir string) error {
 		return err
 	}
 	for _, e := range ents {
-		if !strings.HasSuffix(e.Name(), ".sst") {
+		if !strings.HasSuffix(e.Name(), ".sst") || named != nil && !named[e.Name()] {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
