@@ -168,8 +168,8 @@ func (tr trace) count(kind fsx.Kind, part string) (n int) {
 	return n
 }
 
-// openBlobs is how many blobs one engine slot has in work at most.
-const openBlobs = 2
+// openBlobs is how many blobs one engine slot has begun and not committed at most.
+const openBlobs = 4
 
 // bounds: a kill costs at most the open blobs and one batch of the merge, and
 // no blob is begun again that was in the ledger.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/backend/enginetest"
 	"eaglebatch/extract/backend/vllm"
+	"eaglebatch/internal/fsx"
 )
 
 // timed is a set of engines that compute one sample at a time at a rate each,
@@ -157,6 +160,36 @@ func TestDispatch(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSlowCommits: an engine that is faster than the disk waits for it, so that a
+// crash never costs more than a few blobs.
+func TestSlowCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		begun, most := 0, 0
+		isBlob := func(op fsx.Op, k fsx.Kind) bool { return op.Kind == k && strings.Contains(op.Path, ".ebb") }
+		w := newWorld(t, planned{lengths: lengths(120, 20), perBlob: 3, fs: &fsx.FS{Trace: func(op fsx.Op) {
+			switch {
+			case isBlob(op, fsx.OpCreate):
+				mu.Lock()
+				begun++
+				most = max(most, begun)
+				mu.Unlock()
+			case isBlob(op, fsx.OpRename):
+				time.Sleep(time.Hour)
+				mu.Lock()
+				begun--
+				mu.Unlock()
+			}
+		}}})
+		w.rows = func(ids []uint32) []byte { return enginetest.Rows(ids, w.shape.capture, w.shape.hidden) }
+		o := w.options(&timed{shape: w.shape, rates: []float64{1e9}, began: time.Now(), rows: w.rows})
+		w.verify(w.seal(o).Generation)
+		if begun != 0 || most > maxUncommitted {
+			t.Errorf("%d blobs were begun and not committed, at most %d should be", most, maxUncommitted)
+		}
+	})
 }
 
 // BenchmarkDispatch does the same by the wall clock, twenty times as fast.

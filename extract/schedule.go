@@ -9,6 +9,11 @@ import (
 // finished, one whose requests flow, and one more where blobs are small.
 const maxOpen = 3
 
+// maxUncommitted is how many blobs a slot has begun that the ledger does not have:
+// where commits do not keep up with the engine it waits, so that a crash costs no
+// more than these.
+const maxUncommitted = maxOpen + 1
+
 // take finds the next blob for s: the first that nobody makes or, where nothing
 // is left and s is idle, the open blob of a straggler. Held: run.mu.
 func (r *run) take(s *slot) (no int, ok bool) {

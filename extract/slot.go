@@ -214,7 +214,7 @@ func (s *slot) pick() *request {
 			return s.ask(j)
 		}
 	}
-	if open >= maxOpen {
+	if open >= maxOpen || len(s.jobs) >= maxUncommitted {
 		return nil
 	}
 	if no, ok := r.take(s); ok {
