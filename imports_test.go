@@ -1,6 +1,7 @@
 package main
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -62,6 +63,34 @@ var owners = map[string][]string{
 }
 
 const module = "eaglebatch"
+
+// TestSizes: files stay under 400 lines, and functions of what is shipped under 60.
+func TestSizes(t *testing.T) {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		line := func(p token.Pos) int { return set.Position(p).Line }
+		if n := line(f.End()); n >= 400 {
+			t.Errorf("%s has %d lines", path, n)
+		}
+		for _, decl := range f.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if n := line(decl.End()) - line(decl.Pos()) + 1; ok && n >= 60 && !strings.HasSuffix(path, "_test.go") {
+				t.Errorf("%s: %s has %d lines", path, fn.Name.Name, n)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 func matches(pattern, pkg string) bool {
 	if base, ok := strings.CutSuffix(pattern, "..."); ok {

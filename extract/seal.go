@@ -112,6 +112,16 @@ func (r *run) writeIndex(ctx context.Context, absent []store.QuarantineRow) (sum
 			return sum, err
 		}
 	}
+	if sum, err = r.writePositions(ctx, w, gone, splits); err != nil {
+		return sum, err
+	}
+	w.Splits(splits)
+	return sum, w.Finish()
+}
+
+// writePositions writes the positions but those that show what is gone, and makes
+// the splits those of what is left.
+func (r *run) writePositions(ctx context.Context, w *genindex.Writer, gone map[entryKey]bool, splits []genindex.Split) (sum totals, err error) {
 	at := 0
 	kept := make([]int64, len(splits))
 	for i := range r.idx.Positions() {
@@ -143,8 +153,7 @@ func (r *run) writeIndex(ctx context.Context, absent []store.QuarantineRow) (sum
 		splits[i].First, splits[i].Count = first, kept[i]
 		first += kept[i]
 	}
-	w.Splits(splits)
-	return sum, w.Finish()
+	return sum, nil
 }
 
 // writeManifest writes MANIFEST.json.

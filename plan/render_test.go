@@ -122,6 +122,28 @@ func TestText(t *testing.T) {
 
 func near(a, b float64) bool { return a > b*.999 && a < b*1.001 }
 
+// cost is the time of an engine that needs the longer the longer a sample is.
+func cost(n int64) float64 { return float64(n)*1e-3 + float64(n*n)*1e-6 }
+
+// quadratic is what a list takes with such an engine, and a codec that saves a
+// quarter; where all samples are of like length both waste a third of the time.
+func quadratic(t *testing.T, list []ProbeSample) (b Bucket) {
+	t.Helper()
+	short, long := list[0].To, list[0].To
+	for _, s := range list {
+		short, long = min(short, s.To), max(long, s.To)
+		n := int64(s.To - s.From)
+		if n > 400 || int(s.Index) >= 300 {
+			t.Errorf("probed %+v", s)
+		}
+		b.Samples, b.Tokens, b.Seconds, b.RawBytes, b.Bytes = b.Samples+1, b.Tokens+n, b.Seconds+cost(n), b.RawBytes+512*n, b.Bytes+384*n
+	}
+	if long <= 2*short {
+		b.Seconds *= 1.5
+	}
+	return b
+}
+
 func TestProbe(t *testing.T) {
 	sets := []dataset{{name: "A1", samples: random(30, 300)}, {name: "B1", samples: random(31, 300)}}
 	ws := storetest.MustInit(t)
@@ -133,25 +155,10 @@ func TestProbe(t *testing.T) {
 	if plain.Seconds != 0 || plain.Ratio != 0 {
 		t.Errorf("hours or a ratio from nowhere: %+v", plain)
 	}
-	// an engine that needs the longer the longer a sample is, and a codec that saves a quarter
-	cost := func(n int64) float64 { return float64(n)*1e-3 + float64(n*n)*1e-6 }
 	ran := 0
-	// and both that waste a third of the time where all samples are of like length
-	run := func(_ context.Context, list []ProbeSample) (b Bucket, err error) {
-		short, long := list[0].To, list[0].To
-		for _, s := range list {
-			short, long = min(short, s.To), max(long, s.To)
-			n := int64(s.To - s.From)
-			if n > 400 || int(s.Index) >= 300 {
-				t.Errorf("probed %+v", s)
-			}
-			ran++
-			b.Samples, b.Tokens, b.Seconds, b.RawBytes, b.Bytes = b.Samples+1, b.Tokens+n, b.Seconds+cost(n), b.RawBytes+512*n, b.Bytes+384*n
-		}
-		if long <= 2*short {
-			b.Seconds *= 1.5
-		}
-		return b, nil
+	run := func(_ context.Context, list []ProbeSample) (Bucket, error) {
+		ran += len(list)
+		return quadratic(t, list), nil
 	}
 	pr, err := Probe(t.Context(), ws, o, 60, run, progress.Nop{})
 	if err != nil {
