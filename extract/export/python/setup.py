@@ -2,4 +2,4 @@
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("eaglebatch._accel", ["eaglebatch/accel.c"], extra_compile_args=["-O3"], optional=True)])
+setup(ext_modules=[Extension("eaglebatch._accel", ["eaglebatch/accel.c"], depends=["eaglebatch/chunks.h"], extra_compile_args=["-O3"], optional=True)])

@@ -71,8 +71,8 @@ def epoch(dataset, order, workers, paths):
     loader = torch.utils.data.DataLoader(dataset, batch_size=None, sampler=order, num_workers=workers)
     begin, total = time.perf_counter(), 0
     for item in loader:
-        # As a trainer does: look at every value once.
-        total += int(item["hidden_state"].view(torch.int16).sum()) + int(item["target"].view(torch.int16).sum())
+        # Every byte is read once, as when it is copied to a device, and faster than the readers deliver it.
+        total += int(item["hidden_state"].view(torch.int64).sum()) + int(item["target"].view(torch.int64).sum())
     return time.perf_counter() - begin, total
 
 

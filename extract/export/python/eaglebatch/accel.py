@@ -12,7 +12,7 @@ import warnings
 
 import numpy as np
 
-VERSION = 2  # of the functions of accel.c
+VERSION = 3  # of the functions of accel.c
 
 P1, P2, MAX = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 2**64 - 1  # of XXH64
 
@@ -31,6 +31,15 @@ def pack(parts):
     return struct.pack(f"={len(flat)}Q", *flat)
 
 
+def space(name, n):
+    """At least n bytes that belong to this thread and keep nothing from use to use."""
+    a = getattr(_room, name, None)
+    if a is None or len(a) < n:
+        a = np.empty(n, np.uint8)
+        setattr(_room, name, a)
+    return a
+
+
 class Accel:
     """A build of accel.c. What it refuses numpy is to try, which says what is wrong."""
 
@@ -45,6 +54,7 @@ class Accel:
         lib.eb_xxh64.argtypes, lib.eb_xxh64.restype = (p, u64), u64
         lib.eb_xxh64_blocks.argtypes, lib.eb_xxh64_blocks.restype = (p, p, u64), None
         lib.eb_xxh64_end.argtypes, lib.eb_xxh64_end.restype = (p, u64, p, u64), u64
+        lib.eb_chunks.argtypes, lib.eb_chunks.restype = (p, u64, i, i, p, u64), u64
         self.path, self._lib = path, lib
 
     def planes(self, out, width, shift, base, planes, low, tail):
@@ -54,11 +64,19 @@ class Accel:
     def dense(self, out, width, shift, planes, low, tail, tree):
         """The same for a dense chunk. tree: the bytes of its tree, from its first to the last of the chunk."""
         parts = pack([*planes, *[None] * (4 - shift), low, tail, np.frombuffer(tree, np.uint8) if len(tree) else None])
-        n = 2 * (len(out) // width) + 32
-        room = getattr(_room, "top", None)
-        if room is None or len(room) < n:
-            room = _room.top = np.empty(n, np.uint8)
-        return self._lib.eb_dense(address(out), len(out), width, shift, parts, address(room), n) == 0
+        room = space("top", 2 * (len(out) // width) + 32)
+        return self._lib.eb_dense(address(out), len(out), width, shift, parts, address(room), len(room)) == 0
+
+    def chunks(self, jobs, width, shift):
+        """Decodes whole chunks and checks them: how many of them, from the first, it did; numpy is to look at the next.
+
+        jobs: for each its address and size, address, rows, bytes of a row and of a stride of what it is decoded to, its
+        XXH64 and its codec, one after the other.
+        """
+        if not jobs:
+            return 0
+        room = space("chunks", 4 * max(r * b for r, b in zip(jobs[3::8], jobs[4::8])) + 1024)
+        return self._lib.eb_chunks(struct.pack(f"={len(jobs)}Q", *jobs), len(jobs) // 8, width, shift, address(room), len(room))
 
     def xxh64(self, data):
         """XXH64 with seed 0 of a contiguous uint8 array."""

@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 
 from . import accel, parallel
-from .codecs import CODECS, scratch
+from .codecs import CODECS, LAYOUT, scratch
 from .errors import CorruptError, NewerError
 from .files import File, number, read_header, text, texts, xxh64_intdigest
 
@@ -252,7 +252,10 @@ class Blob:
                 # Chunks that lie together are read together.
                 enc = scratch("enc", stop - at)
                 self.file.read_into(at, memoryview(enc))
-                for k in some:
+                mine = 0
+                if accel.current is not None and all(maps[k] is None for k in some):
+                    mine = self._accelerated(first + layers[some[0]], enc, hi - lo, [dests[k] for k in some])
+                for k in some[mine:]:
                     i = first + layers[k]
                     src = enc[int(self._starts[i]) - at:int(self._starts[i + 1]) - at]
                     stored = range(lo, hi) if maps[k] is None else lo + np.flatnonzero(maps[k][lo:hi])
@@ -261,6 +264,17 @@ class Blob:
                 done(lo, min(hi, rows))
 
         parallel.run(block, range(blocks))
+
+    def _accelerated(self, i, enc, rows, dests):
+        """Has the accelerator decode the chunks from i on, which lie in enc, for dests: how many of them it did."""
+        m, jobs, at = self.meta, [], accel.address(enc)
+        for (xxh64, _, raw, size, codec, _), dest in zip(self.chunks[i:i + len(dests)].tolist(), dests):
+            if raw != rows * m.row_bytes or len(dest) != rows or dest.strides[1] != dest.itemsize:
+                break
+            jobs += (at, size, accel.address(dest), rows, m.row_bytes, dest.strides[0], xxh64, codec)
+            at += size
+        width, _, _, shift = LAYOUT[m.dtype]
+        return accel.current.chunks(jobs, width, shift)
 
     def _block(self, i, src, stored, whole, lo, dest):
         """Decodes chunk i, which has the stored rows, for dest, the rows from lo on."""

@@ -33,6 +33,11 @@ def test_hostile_chunks(data, build):
     assert tried > 2000 and tried / 10 < refused < tried
 
 
+def test_lz4(build):
+    tried, refused = hostile.compare_lz4(build, 20 * CHANGES)
+    assert tried > 2000 and tried / 10 < refused < tried
+
+
 @pytest.mark.parametrize("flags", [(), ("-DEB_PORTABLE",)])
 def test_sanitized(data, tmp_path, flags):
     """AddressSanitizer and UndefinedBehaviorSanitizer end the program at the first access outside a buffer."""
