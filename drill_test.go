@@ -237,6 +237,9 @@ func (s site) command(ctx context.Context, env []string, args ...string) *exec.C
 	cmd := exec.CommandContext(ctx, "eaglebatch", args...)
 	cmd.Dir = s.dir
 	cmd.Env = append(append(os.Environ(), s.env...), env...)
+	// Go's answer to it is the stack of every goroutine: where the child hangs.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }
+	cmd.WaitDelay = 10 * time.Second
 	return cmd
 }
 

@@ -49,6 +49,24 @@ func manifestDamage(path, key string, err error) error {
 	return &CorruptError{Path: path, Key: key, Offset: -1, Err: err, Hint: hintRebuildManifest}
 }
 
+// closeBoltGrace is how long a manifest may take to close, which takes no time
+// unless it waits for a lock.
+const closeBoltGrace = 10 * time.Second
+
+// closeBolt closes db. A panic that guard turned into an error may have left
+// bbolt's locks held: then nobody can close it, and it stays until the process
+// ends.
+func closeBolt(db *bolt.DB, grace time.Duration) error {
+	path, done := db.Path(), make(chan error, 1)
+	go func() { done <- guard(db.Close) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(grace):
+		return manifestDamage(path, "", fmt.Errorf("%w: it does not close after what was met in it", errUnreadable))
+	}
+}
+
 func openBolt(path string) (db *bolt.DB, err error) {
 	err = guard(func() error {
 		// The timeout is for foreign programs that read the file: other runs

@@ -49,7 +49,7 @@ func RebuildLog(ctx context.Context, dir string, o Options) error {
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, guard(db.Close)) }()
+		defer func() { err = errors.Join(err, closeBolt(db, closeBoltGrace)) }()
 		if err := checkBolt(ctx, db); err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func rebuildMarker(fsys *fsx.FS, dir string, m marker) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, guard(db.Close)) }()
+	defer func() { err = errors.Join(err, closeBolt(db, closeBoltGrace)) }()
 	s, err := readBolt(db)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func rebuildManifest(fsys *fsx.FS, dir string) error {
 		return err
 	}
 	// The commit fsyncs.
-	if err := errors.Join(applyBolt(fsys, db, h.seq, h.state.ops()), guard(db.Close)); err != nil {
+	if err := errors.Join(applyBolt(fsys, db, h.seq, h.state.ops()), closeBolt(db, closeBoltGrace)); err != nil {
 		return err
 	}
 	return fsys.Rename(tmp, manifestPath(dir))
@@ -165,6 +165,6 @@ func readSeq(dir string) (seq uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, guard(db.Close)) }()
+	defer func() { err = errors.Join(err, closeBolt(db, closeBoltGrace)) }()
 	return boltSeq(db)
 }

@@ -268,7 +268,7 @@ func (w *Workspace) shut() error {
 		errs = append(errs, w.log.Close())
 	}
 	if w.db != nil {
-		errs = append(errs, guard(w.db.Close))
+		errs = append(errs, closeBolt(w.db, closeBoltGrace))
 	}
 	errs = append(errs, w.lock.release())
 	w.log = nil // db stays: closed, it answers every View with an error
