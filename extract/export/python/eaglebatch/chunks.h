@@ -42,8 +42,9 @@ static void repeat(uint8_t *out, size_t offset, size_t n) {
     memcpy(out, from, n);
 }
 
-/* An LZ4 block of size bytes. As the format demands, a match ends 5 bytes before the end or more, and begins 12 before it. */
-static int unlz4(uint8_t *out, size_t size, const uint8_t *in, size_t in_size) {
+/* An LZ4 block of size bytes; up to room bytes of out may be written. As the format demands, a match ends 5 bytes before the end or
+ * more, and begins 12 before it. Short copies are made longer where that does no harm: what they spoil is written later. */
+static int unlz4(uint8_t *out, size_t size, size_t room, const uint8_t *in, size_t in_size) {
     const uint8_t *end = in + in_size;
     size_t at = 0;
     while (in < end) {
@@ -51,7 +52,8 @@ static int unlz4(uint8_t *out, size_t size, const uint8_t *in, size_t in_size) {
         size_t n = token >> 4;
         if (n == 15 && longer(&in, end, &n) != 0) return -1;
         if (n > (size_t)(end - in) || n > size - at) return -1;
-        memcpy(out + at, in, n);
+        if (n <= 16 && end - in >= 16 && room - at >= 16) memcpy(out + at, in, 16);
+        else memcpy(out + at, in, n);
         in += n;
         at += n;
         if (in == end) return at == size ? 0 : -1;
@@ -62,7 +64,16 @@ static int unlz4(uint8_t *out, size_t size, const uint8_t *in, size_t in_size) {
         if (n == 15 && longer(&in, end, &n) != 0) return -1;
         n += 4;
         if (offset == 0 || offset > at || n > size - at - 5) return -1;
-        repeat(out + at, offset, n);
+        uint8_t *to = out + at;
+        if (offset >= 16 && n <= 32 && room - at >= 32) {
+            memcpy(to, to - offset, 16);
+            memcpy(to + 16, to - offset + 16, 16);
+        } else if (offset >= 8 && n <= 16 && room - at >= 16) {
+            memcpy(to, to - offset, 8);
+            memcpy(to + 8, to - offset + 8, 8);
+        } else {
+            repeat(to, offset, n);
+        }
         at += n;
     }
     return -1;
@@ -95,7 +106,7 @@ static int segments(struct part *parts, const uint64_t *sizes, int count, const 
         if (have == sizes[i]) parts[i] = (struct part){enc + end, have};
         else if (have > 0) {
             uint8_t *to = take(r, sizes[i]);
-            if (to == NULL || unlz4(to, sizes[i], enc + end, have) != 0) return -1;
+            if (to == NULL || unlz4(to, sizes[i], sizes[i] + SLACK, enc + end, have) != 0) return -1;
             parts[i] = (struct part){to, sizes[i]};
         }
         end += have;
@@ -137,7 +148,7 @@ static int decode(const struct job *j, struct layout a, uint8_t *out, uint64_t s
         memcpy(out, j->enc, size);
         return 0;
     case LZ4:
-        return unlz4(out, size, j->enc, j->enc_size);
+        return unlz4(out, size, size, j->enc, j->enc_size);
     case PLANES:
     case DENSE:
         return parted(j, a, out, size, r);
