@@ -58,10 +58,19 @@ func (w *Workspace) allocateAhead() error {
 	return nil
 }
 
+// fallocate allocates the first size bytes of f. Go's own signals interrupt it on
+// some filesystems, which then have allocated nothing.
+func fallocate(f *os.File, mode uint32, size int64) (err error) {
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Fallocate(int(f.Fd()), mode, 0, size)
+	}
+	return err
+}
+
 // allocateTo gives the first size bytes of f their blocks and leaves its length
 // as it is.
 func allocateTo(f *os.File, size int64) error {
-	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+	err := fallocate(f, unix.FALLOC_FL_KEEP_SIZE, size)
 	if err == nil || isNoRoom(err) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		return nil
 	}

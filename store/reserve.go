@@ -106,7 +106,7 @@ func (w *Workspace) RestoreReserve() error {
 
 // allocate gives f size bytes of disk.
 func allocate(f *fsx.File, size int64) error {
-	err := unix.Fallocate(int(f.OS().Fd()), 0, 0, size)
+	err := fallocate(f.OS(), 0, size)
 	if err == nil {
 		return nil
 	}

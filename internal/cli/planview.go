@@ -15,7 +15,7 @@ import (
 
 func planFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.IntFlag{Name: "probe", Usage: "first run `N` samples, stratified by length, to measure rate and ratio"},
+		&cli.IntFlag{Name: "probe", Usage: "first run `N` samples as the plan mixes them, and some of each length, to measure rate and ratio"},
 		&cli.StringFlag{Name: "html", Usage: "write the report with charts to `FILE`"},
 		&cli.StringFlag{Name: "expand-to", Usage: "what if the volume had `SIZE` in all"},
 		&cli.BoolFlag{Name: "what-if", Usage: "print more of the what-if table than the rows that tell the story; --json has all of it"},

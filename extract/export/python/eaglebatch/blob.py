@@ -222,6 +222,11 @@ class Blob:
 
         Rows that are not stored become zero.
         """
+        want, most = np.dtype(BITS[self.meta.dtype]), int(self.entries["rows"][entry])
+        for x in outs:
+            if len(x) > most or x.shape != (len(outs[0]), self.meta.row_values) or x.dtype != want or not x.flags.writeable:
+                raise ValueError(f"states go into arrays of {want} [rows, {self.meta.row_values}], all of as many rows, at most {most}, "
+                                 f"and writeable, not {x.dtype} {list(x.shape)}, writeable: {x.flags.writeable}")
         self.blocks(entry, layers, len(outs[0]) if len(outs) else 0, lambda lo, hi: [x[lo:hi] for x in outs])
 
     def blocks(self, entry, layers, rows, into, done=None):
@@ -269,7 +274,8 @@ class Blob:
         """Has the accelerator decode the chunks from i on, which lie in enc, for dests: how many of them it did."""
         m, jobs, at = self.meta, [], accel.address(enc)
         for (xxh64, _, raw, size, codec, _), dest in zip(self.chunks[i:i + len(dests)].tolist(), dests):
-            if raw != rows * m.row_bytes or len(dest) != rows or dest.strides[1] != dest.itemsize:
+            # C gets rows that are whole and lie one after the other; numpy can do with any.
+            if raw != rows * m.row_bytes or len(dest) != rows or dest.strides[1] != dest.itemsize or dest.strides[0] < m.row_bytes:
                 break
             jobs += (at, size, accel.address(dest), rows, m.row_bytes, dest.strides[0], xxh64, codec)
             at += size

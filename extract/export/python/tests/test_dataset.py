@@ -90,6 +90,30 @@ def test_layers_in_any_order(data):
         s.states(3)
 
 
+def test_arrays_to_fill(data):
+    """Any rows of the right kind are filled, and nothing beside them; others are refused before anything is written."""
+    ds = Dataset(data / "lz4-planes-bf16" / "generations" / "000001")
+    s, right = ds[1], ds[1].read([2])[0]
+    n = len(s)
+    upside = np.full((n, 40), 7, np.uint16)
+    s.read([2], outs=[upside[::-1]])
+    assert np.array_equal(upside[::-1], right)
+    every = np.full((2 * n, 40), 7, np.uint16)
+    s.read([2], outs=[every[::2]])
+    assert np.array_equal(every[::2], right) and (every[1::2] == 7).all()
+    apart = np.full((n, 80), 7, np.uint16)
+    s.read([2], outs=[apart[:, ::2]])
+    assert np.array_equal(apart[:, ::2], right) and (apart[:, 1::2] == 7).all()
+    fixed = np.full((n, 40), 7, np.uint16)
+    fixed.flags.writeable = False
+    for bad in (np.zeros((n, 39), np.uint16), np.zeros((n, 41), np.uint16), np.zeros((n, 40), np.uint32), np.zeros(n, np.uint16),
+                np.zeros((n + 1, 40), np.uint16), fixed):
+        before = bad.copy()
+        with pytest.raises(ValueError, match="states go into arrays"):
+            s.read([2], outs=[bad])
+        assert np.array_equal(bad, before)
+
+
 def test_selected_rows(data):
     case = data / "selected"
     ds = Dataset(case / "generations" / "000001")
