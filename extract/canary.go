@@ -92,7 +92,7 @@ func (s *slot) sendCanary() *request {
 	ids := c.ids
 	c.mu.Unlock()
 	if len(ids) == 0 {
-		return s.pick()
+		return nil
 	}
 	rq := &request{ids: ids}
 	if len(s.inflight) == 0 {
@@ -115,6 +115,10 @@ func (x *session) canaryCame(rq *request) error {
 		}
 		return x.ours(err)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x.s.well(rq)
+	r.cond.Broadcast()
 	return nil
 }
 
@@ -134,9 +138,21 @@ func (x *session) canaryFailed(rq *request, cause error) error {
 		return nil
 	}
 	if answered {
-		return &errDrained{fmt.Errorf("slot %d refuses the canary, which was answered before: %w", x.s.no, unavailable(cause))}
+		return &errUnwell{fmt.Errorf("slot %d refuses the canary, which was answered before: %w", x.s.no, unavailable(cause))}
 	}
 	return x.ours(err)
+}
+
+// again makes a first answer possible after all, where an engine that was not well
+// has used up the samples for it.
+func (c *canary) again(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.first != nil || len(c.ids) > 0 {
+		return nil
+	}
+	c.tries = 0
+	return c.load(ctx)
 }
 
 // died counts an engine's death at the canary; after two, another sample is

@@ -18,7 +18,7 @@ func Run(ctx context.Context, ws *store.Workspace, o Options, rep progress.Repor
 	r := &run{
 		o: o, ws: ws, fs: ws.FS(), rep: rep,
 		open: map[int][]*job{}, claimed: map[int]bool{}, sealed: map[int]bool{},
-		trouble: map[entryKey]*trouble{}, streak: map[entryKey]bool{},
+		trouble: map[entryKey]*trouble{},
 	}
 	r.cond = sync.NewCond(&r.mu)
 	if err := r.openPlan(); err != nil {

@@ -306,7 +306,7 @@ func (r *run) extract(ctx context.Context) error {
 	}
 	budget := r.o.Memory / 4 / int64(r.info.Slots)
 	for i := range r.info.Slots {
-		r.slots = append(r.slots, &slot{r: r, no: i, credit: newCredit(budget, r.cost.tokenBytes), inflight: map[uint64]*request{}})
+		r.slots = append(r.slots, &slot{r: r, no: i, credit: newCredit(budget, r.cost.tokenBytes), inflight: map[uint64]*request{}, streak: map[entryKey]bool{}})
 	}
 	return r.extractAll(ctx)
 }

@@ -28,7 +28,8 @@ type request struct {
 	// Guarded by run.mu.
 	credit int
 	slabs  [][]byte
-	taken  bool // the engine has it
+	taken  bool   // the engine has it
+	heldAt uint64 // the last request that was sent before it was held
 
 	// Of the goroutine that receives chunks.
 	got    int
@@ -228,7 +229,7 @@ func (j *job) restart() error {
 		j.s.credit.back(rq, true)
 		delete(j.ready, e)
 	}
-	j.s.resend = without(j.s.resend, j)
+	j.s.resend, j.s.held = without(j.s.resend, j), without(j.s.held, j)
 	j.r.cond.Broadcast()
 	j.r.mu.Unlock()
 	return err
@@ -254,7 +255,7 @@ func (j *job) drop() error {
 		j.s.credit.back(rq, true)
 	}
 	j.ready = nil
-	j.s.resend = without(j.s.resend, j)
+	j.s.resend, j.s.held = without(j.s.resend, j), without(j.s.held, j)
 	j.r.forget(j)
 	j.r.cond.Broadcast()
 	return err

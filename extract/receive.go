@@ -14,11 +14,12 @@ import (
 type trouble struct {
 	fails   int
 	kills   int
+	last    string // how it failed last
 	verdict string // why it is left out; "": it is not
 }
 
-// maxStreak is how many distinct samples may fail with none that succeeds
-// between, before the engine is taken to be at fault.
+// maxStreak is how many distinct samples may fail on a slot with none that
+// succeeds between, before its engine is taken to be at fault.
 const maxStreak = 8
 
 func (r *run) troubleOf(k entryKey) *trouble {
@@ -133,7 +134,8 @@ func (x *session) complete(rq *request) error {
 	s.unbook(rq)
 	s.answers++
 	s.tokens += int64(len(rq.ids))
-	clear(r.streak)
+	clear(s.streak)
+	s.well(rq)
 	r.mu.Unlock()
 	r.progress.Store(time.Now().UnixNano())
 	if err := r.sense.submit(x.runCtx, rq); err != nil {
@@ -146,7 +148,8 @@ func (x *session) complete(rq *request) error {
 }
 
 // failed takes a sample that ended without (good) rows: it is tried again once,
-// and then left out.
+// and then held until the engine answers something well. Only that shows that
+// the sample is to blame: an engine that is at fault fails at good ones.
 func (x *session) failed(rq *request, cause error) error {
 	r, s := x.r, x.s
 	if rq.job == nil {
@@ -164,37 +167,71 @@ func (x *session) failed(rq *request, cause error) error {
 	key := rq.key()
 	t := r.troubleOf(key)
 	t.fails++
-	r.streak[key] = true
-	streak := len(r.streak)
-	if permanent || t.fails >= 2 {
-		t.verdict = cause.Error()
-	}
-	verdict := t.verdict
+	t.last = cause.Error()
+	s.streak[key] = true
+	given := permanent || t.fails >= 2
 	begun := rq.stream && rq.got > 0
 	rq.got, rq.bad, rq.sense, rq.taken = 0, nil, nil, false
-	s.credit.back(rq, verdict != "" || begun)
-	if verdict == "" && !begun {
+	s.credit.back(rq, begun)
+	switch {
+	case begun && given && s.shown:
+		r.leaveOut(key, t.last) // when its turn comes again
+	case begun:
+	case given:
+		rq.heldAt = r.nextID
+		s.held = append(s.held, rq)
+	default:
 		s.resend = append(s.resend, rq)
+	}
+	var unwell error
+	if len(s.streak) >= maxStreak || begun && given && !s.shown {
+		unwell = s.unwell(cause)
 	}
 	r.cond.Broadcast()
 	r.mu.Unlock()
-	if streak >= maxStreak {
-		return x.ours(fmt.Errorf("%d samples in a row failed, the engine is at fault: the last: %w", streak, unavailable(cause)))
-	}
-	name := r.entryName(key)
-	switch {
-	case verdict != "":
-		r.rep.Note("quarantined: %s: %s", name, verdict)
-	default:
-		r.rep.Note("%s: %v; trying again", name, cause)
+	if !given {
+		r.rep.Note("%s: %v; trying again", r.entryName(key), cause)
 	}
 	if begun {
-		return x.ours(rq.job.restart())
+		if err := x.ours(rq.job.restart()); err != nil {
+			return err
+		}
 	}
-	if verdict != "" {
-		return x.ours(rq.job.leaveOut(x.runCtx, rq.entry, verdict))
+	return unwell
+}
+
+// unwell is the error of a slot that fails at one sample after the other. Held:
+// run.mu.
+func (s *slot) unwell(cause error) error {
+	return &errUnwell{fmt.Errorf("slot %d: %d samples in a row failed, the engine is at fault: the last: %w", s.no, len(s.streak), unavailable(cause))}
+}
+
+// well notes that the engine answered rq as it should. Samples that it had failed
+// at when rq was sent are left out. Held: run.mu.
+func (s *slot) well(rq *request) {
+	s.shown = true
+	s.giveUp(func(h *request) bool { return h.heldAt < rq.id })
+}
+
+// giveUp leaves out what is held of samples that are to blame. Held: run.mu.
+func (s *slot) giveUp(blamed func(*request) bool) {
+	for i := 0; i < len(s.held); {
+		rq := s.held[i]
+		if !blamed(rq) {
+			i++
+			continue
+		}
+		s.held = slices.Delete(s.held, i, i+1)
+		s.r.leaveOut(rq.key(), s.r.troubleOf(rq.key()).last)
+		s.resend = append(s.resend, rq)
 	}
-	return nil
+}
+
+// leaveOut gives a sample up; its request, or the next one for it, comes to
+// know when it is to be sent. Held: run.mu.
+func (r *run) leaveOut(k entryKey, reason string) {
+	r.troubleOf(k).verdict = reason
+	r.rep.Note("quarantined: %s: %s", r.entryName(k), reason)
 }
 
 // doubt looks at the samples of a job whose states made no sense. It reports

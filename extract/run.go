@@ -51,7 +51,6 @@ type run struct {
 	sealed  map[int]bool // committed
 	slots   []*slot
 	trouble map[entryKey]*trouble
-	streak  map[entryKey]bool // samples that failed since the last one that did not
 	nextID  uint64
 	clock   engineClock
 }

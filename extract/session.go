@@ -40,7 +40,7 @@ func (s *slot) session(ctx context.Context) error {
 	defer x.cancel(nil)
 	defer context.AfterFunc(x.ctx, r.wake)() // next waits on cond
 	r.mu.Lock()
-	s.down, s.answers, s.canaryAt = false, 0, time.Time{}
+	s.down, s.answers, s.shown, s.canaryAt = false, 0, false, time.Time{}
 	r.mu.Unlock()
 
 	in := make(chan backend.Request)
@@ -105,11 +105,19 @@ func (x *session) verdict(err, cause error, closed bool) (again []*job, verdict 
 	}
 	var proto *errProtocol
 	var drained *errDrained
-	blame := err != nil && !errors.As(err, &proto) && !errors.As(err, &drained) && !errors.Is(err, backend.ErrReconnect)
+	var unwell *errUnwell
+	if errors.As(cause, &unwell) {
+		err = cause // found when nothing was left to send
+	}
+	blame := err != nil && !errors.As(err, &proto) && !errors.As(err, &drained) && !errors.As(err, &unwell) && !errors.Is(err, backend.ErrReconnect)
 	for _, rq := range s.inflight {
 		x.canaryDied = x.canaryDied || blame && rq.job == nil && rq.taken
 	}
-	return s.settle(blame), err
+	again = s.settle(blame)
+	if blame && err != nil && len(s.streak) >= maxStreak {
+		err = s.unwell(err)
+	}
+	return again, err
 }
 
 // settle puts the requests in flight back in line. Where the engine died of one
@@ -134,6 +142,7 @@ func (s *slot) settle(blame bool) (restart []*job) {
 			t.kills++
 			if t.kills >= 2 && alone {
 				s.r.leaveOut(rq.key(), "the engine died at it, and again when it was alone")
+				s.streak[rq.key()] = true
 			}
 			rq.suspect = t.kills >= 2
 		}
@@ -148,6 +157,8 @@ func (s *slot) settle(blame bool) (restart []*job) {
 	s.alone = nil
 	s.idle()
 	s.resend = append(s.resend, again...)
+	s.resend = append(s.resend, s.held...)
+	s.held = nil
 	slices.SortFunc(s.resend, func(a, b *request) int {
 		if a.job != b.job {
 			return slices.Index(s.jobs, a.job) - slices.Index(s.jobs, b.job)
@@ -157,20 +168,14 @@ func (s *slot) settle(blame bool) (restart []*job) {
 	return restart
 }
 
-// leaveOut gives a sample up. Held: run.mu.
-func (r *run) leaveOut(k entryKey, reason string) {
-	r.troubleOf(k).verdict = reason
-	r.streak[k] = true
-	if len(r.streak) >= maxStreak {
-		r.failLocked(fmt.Errorf("%d samples in a row failed, the engine is at fault: %s: %s: %w",
-			len(r.streak), r.entryName(k), reason, backend.ErrUnavailable))
-	}
-}
-
 // sendAll sends requests until there are no more.
 func (x *session) sendAll(in chan<- backend.Request) error {
 	for {
 		rq, err := x.s.next(x.ctx)
+		if unwell := (*errUnwell)(nil); errors.As(err, &unwell) {
+			x.cancel(err)
+			return x.ctx.Err()
+		}
 		if err != nil || rq == nil {
 			return err
 		}

@@ -18,6 +18,7 @@ type slot struct {
 	credit   *credit
 	jobs     []*job
 	resend   []*request // to be sent again; they keep their credit
+	held     []*request // failed for good, if the engine is well: see well
 	inflight map[uint64]*request
 	alone    *request // nothing may be sent beside it
 	down     bool     // between two sessions
@@ -32,6 +33,9 @@ type slot struct {
 	tokens      int64   // answered
 	rate        float64 // tokens a second while busy, moving
 	answers     int64   // samples that came in the session
+	shown       bool    // the engine answered well in the session, the canary at least
+	// streak are the samples that failed since the last one that did not.
+	streak map[entryKey]bool
 }
 
 // errDrained takes a slot out of the run; the others go on.
@@ -39,6 +43,13 @@ type errDrained struct{ err error }
 
 func (e *errDrained) Error() string { return e.err.Error() }
 func (e *errDrained) Unwrap() error { return e.err }
+
+// errUnwell is an engine that fails at what it should not. None of the samples in
+// flight is to blame for it; the slot goes on once it is well again.
+type errUnwell struct{ err error }
+
+func (e *errUnwell) Error() string { return e.err.Error() }
+func (e *errUnwell) Unwrap() error { return e.err }
 
 // errProtocol is an answer that no request explains.
 type errProtocol struct{ err error }
@@ -69,6 +80,11 @@ func (s *slot) loop(ctx context.Context) {
 		if errors.As(err, &drained) {
 			s.drain(drained.err)
 			return
+		}
+		if unwell := (*errUnwell)(nil); errors.As(err, &unwell) {
+			if cerr := s.r.canary.again(ctx); cerr != nil && ctx.Err() == nil {
+				s.r.fail(cerr)
+			}
 		}
 		if s.took() > 0 {
 			failures = 0
@@ -180,19 +196,39 @@ func (s *slot) next(ctx context.Context) (*request, error) {
 		if r.over() && len(s.inflight) == 0 {
 			return nil, nil
 		}
+		if len(s.held) > 0 && len(s.inflight) == 0 {
+			if !s.shown { // and no sample serves as canary
+				return nil, s.unwell(errors.New(r.troubleOf(s.held[len(s.held)-1].key()).last))
+			}
+			s.giveUp(func(*request) bool { return true })
+			continue
+		}
 		r.cond.Wait()
 	}
 }
 
 // pick chooses what to send now, if anything may be. Held: run.mu.
 func (s *slot) pick() *request {
-	r := s.r
 	if s.alone != nil {
 		return nil
 	}
 	if !time.Now().Before(s.canaryAt) {
-		return s.sendCanary()
+		if rq := s.sendCanary(); rq != nil {
+			return rq
+		}
 	}
+	if rq := s.pickSample(); rq != nil {
+		return rq
+	}
+	if len(s.held) > 0 && len(s.inflight) == 0 {
+		return s.sendCanary() // nothing else is left that could show that it is well
+	}
+	return nil
+}
+
+// pickSample chooses a sample. Held: run.mu.
+func (s *slot) pickSample() *request {
+	r := s.r
 	if len(s.resend) > 0 {
 		rq := s.resend[0]
 		if rq.suspect && len(s.inflight) > 0 {

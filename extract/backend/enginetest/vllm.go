@@ -238,6 +238,9 @@ func (v *VLLM) completions(w http.ResponseWriter, r *http.Request) {
 	v.mu.Lock()
 	v.n++
 	fault := v.Faults[v.n]
+	if fault == "" {
+		fault = v.Always
+	}
 	v.active++
 	v.most = max(v.most, v.active)
 	v.mu.Unlock()
@@ -246,10 +249,14 @@ func (v *VLLM) completions(w http.ResponseWriter, r *http.Request) {
 		v.active--
 		v.mu.Unlock()
 	}()
-	if fault == "" {
-		fault = v.Always
-	}
 	v.complete(w, r, c, prompts, fault)
+}
+
+// Mend ends all faults that are still to come.
+func (v *VLLM) Mend() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.Faults, v.Always = nil, ""
 }
 
 func (v *VLLM) complete(w http.ResponseWriter, r *http.Request, c completion, prompts [][]uint32, fault string) {
