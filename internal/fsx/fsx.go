@@ -61,7 +61,7 @@ type Op struct {
 // FS carries the hooks of a run. The zero value and nil are the plain
 // operating system.
 type FS struct {
-	Trace  func(Op)   // called before each operation; may be nil
+	Trace  func(Op)   // called before each operation, by many goroutines at once; may be nil
 	Faults *fault.Set // may be nil
 
 	mu    sync.Mutex
