@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"eaglebatch/store"
@@ -26,16 +28,20 @@ const (
 // generation got. An engine that came back with other layers, weights or
 // quantization passes every check of shape.
 //
+// Several samples may serve, since an engine may refuse some: each slot tries one
+// after the other until its engine, or another slot's, answers one. That one is
+// chosen for all.
+//
 // Kept are a digest of the bytes and, for engines that are not deterministic, a
 // random projection of each row: cosines survive it.
 type canary struct {
-	r *run
+	r      *run
+	ids    [][]uint32   // of the samples that may serve
+	names  []knownKey   // of those
+	chosen atomic.Int64 // index in ids; -1: none was answered yet
 
-	mu     sync.Mutex
-	tries  int // samples that could not be used
-	deaths int
-	ids    []uint32
-	first  *canaryRecord
+	mu    sync.Mutex
+	first *canaryRecord
 }
 
 // canaryRecord is the first answer.
@@ -45,15 +51,16 @@ type canaryRecord struct {
 	Tokens  int       `json:"tokens"`
 	Digest  [32]byte  `json:"digest"`
 	Sketch  []float32 `json:"sketch"` // [tokens, layers, sketchDims]
-	Entry   int       `json:"entry"`  // of blob 0
+	Entry   int       `json:"entry"`  // which of the samples that may serve
 }
 
 func canaryKey(gen uint32) string { return fmt.Sprintf("canary/%d", gen) }
 
 // newCanary reads the generation's first answer, if there is one, and loads
-// the sample.
+// the samples that may serve.
 func newCanary(ctx context.Context, r *run) (*canary, error) {
 	c := &canary{r: r}
+	c.chosen.Store(-1)
 	var v []byte
 	err := r.ws.View(func(rd store.Reader) (err error) {
 		v, _, err = rd.Value(canaryKey(r.gen.ID))
@@ -67,34 +74,64 @@ func newCanary(ctx context.Context, r *run) (*canary, error) {
 		if err := json.Unmarshal(v, c.first); err != nil {
 			return nil, fmt.Errorf("the ledger's %s: %w", canaryKey(r.gen.ID), err)
 		}
-		c.tries = c.first.Entry
+		c.chosen.Store(int64(c.first.Entry))
 	}
 	return c, c.load(ctx)
 }
 
-// load takes the sample: the first planned one that the engine does not refuse.
+// load takes the first samples that are to be computed and, since an engine may
+// refuse all of a few, some that it gave in older generations.
 func (c *canary) load(ctx context.Context) error {
-	c.ids = nil
-	if c.tries >= min(canaryTries, c.r.idx.BlobEntries(0)) {
-		c.r.rep.Note("no sample serves as canary: engines are not compared with each other")
-		return nil
+	add := func(dataset uint32, sample uint64, ids []uint32) {
+		c.ids = append(c.ids, slices.Clone(ids[:min(len(ids), canaryTokens)]))
+		c.names = append(c.names, knownKey{c.r.meta.Datasets[dataset], sample})
 	}
-	ids, _, err := c.r.src.entry(ctx, c.r.idx.Entry(0, c.tries))
-	c.ids = ids[:min(len(ids), canaryTokens)]
-	return err
+	idx := c.r.idx
+	for i := range min(canaryTries, idx.BlobEntries(0)) {
+		e := idx.Entry(0, i)
+		ids, _, err := c.r.src.entry(ctx, e)
+		if err != nil {
+			return err
+		}
+		add(e.Dataset, e.Sample, ids)
+	}
+	older := 0
+	for i := int64(0); i < idx.Positions() && older < canaryTries; i++ {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		p := idx.Position(i)
+		if p.Gen == 0 {
+			continue
+		}
+		older++
+		ids, err := c.r.src.prefix(ctx, p)
+		if err != nil {
+			return err
+		}
+		add(p.Dataset, p.Sample, ids)
+	}
+	return nil
+}
+
+// candidate is the sample that a slot's engine is asked for as canary. Held:
+// run.mu.
+func (s *slot) candidate() (no int, ok bool) {
+	no = int(s.r.canary.chosen.Load())
+	if no < 0 {
+		no = s.tried
+	}
+	return no, no < len(s.r.canary.ids)
 }
 
 // sendCanary makes the request, or none where no sample serves. Held: run.mu.
-func (s *slot) sendCanary() *request {
+func (s *slot) sendCanary(proof bool) *request {
 	s.canaryAt = time.Now().Add(s.r.o.CanaryEvery)
-	c := s.r.canary
-	c.mu.Lock()
-	ids := c.ids
-	c.mu.Unlock()
-	if len(ids) == 0 {
+	no, ok := s.candidate()
+	if !ok {
 		return nil
 	}
-	rq := &request{ids: ids}
+	rq := &request{ids: s.r.canary.ids[no], entry: no, proof: proof}
 	if len(s.inflight) == 0 {
 		s.alone = rq // nothing is asked of an engine that was not looked at
 	}
@@ -103,12 +140,12 @@ func (s *slot) sendCanary() *request {
 
 // canaryCame compares an answer with the first one.
 func (x *session) canaryCame(rq *request) error {
-	r := x.r
+	r, s := x.r, x.s
 	r.mu.Lock()
-	x.s.unbook(rq)
-	x.s.canaryFails = 0
+	s.unbook(rq)
+	s.canaryFails = 0
 	r.mu.Unlock()
-	if err := r.canary.compare(x.runCtx, rq.ids, rq.canary); err != nil {
+	if err := r.canary.compare(x.runCtx, rq); err != nil {
 		var d *errDrained
 		if errors.As(err, &d) {
 			return err
@@ -117,7 +154,13 @@ func (x *session) canaryCame(rq *request) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	x.s.well(rq)
+	if int(r.canary.chosen.Load()) != rq.entry {
+		s.canaryAt = time.Time{} // another slot's engine answered another one first
+		return nil
+	}
+	if rq.proof && !s.wary {
+		s.well(rq)
+	}
 	r.cond.Broadcast()
 	return nil
 }
@@ -125,79 +168,52 @@ func (x *session) canaryCame(rq *request) error {
 // canaryFailed takes the next sample for canary; the engine goes on. One that
 // was answered before is asked for once more, as any sample is.
 func (x *session) canaryFailed(rq *request, cause error) error {
-	r, c := x.r, x.r.canary
+	r, s := x.r, x.s
 	r.mu.Lock()
-	x.s.unbook(rq)
-	x.s.canaryAt = time.Time{}
-	x.s.canaryFails++
-	again := x.s.canaryFails < 2
+	s.unbook(rq)
+	s.canaryAt = time.Time{}
+	fails, answered := 0, int(r.canary.chosen.Load())
+	switch {
+	case answered < 0:
+		s.tried++
+	case answered == rq.entry:
+		s.canaryFails++
+		fails = s.canaryFails
+	}
+	_, ok := s.candidate()
 	r.mu.Unlock()
-	answered, err := c.next(x.runCtx)
-	if answered && again {
-		r.rep.Note("slot %d: the canary: %v; trying again", x.s.no, cause)
-		return nil
+	switch {
+	case !ok:
+		r.rep.Note("%s: the canary: %v; no other sample serves: what it gives is not compared", s, cause)
+	case fails >= 2:
+		return &errUnwell{fmt.Errorf("the canary, which was answered before, is refused: %w", unavailable(cause))}
+	default:
+		r.rep.Note("%s: the canary: %v; trying again", s, cause)
 	}
-	if answered {
-		return &errUnwell{fmt.Errorf("slot %d refuses the canary, which was answered before: %w", x.s.no, unavailable(cause))}
-	}
-	return x.ours(err)
+	return nil
 }
 
-// again makes a first answer possible after all, where an engine that was not well
-// has used up the samples for it.
-func (c *canary) again(ctx context.Context) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.first != nil || len(c.ids) > 0 {
-		return nil
+// canaryDied counts an engine's death at the canary; after two, another sample
+// is tried. Held: run.mu.
+func (s *slot) canaryDied() {
+	if s.deaths++; s.deaths%2 == 0 && s.r.canary.chosen.Load() < 0 {
+		s.tried++
 	}
-	c.tries = 0
-	return c.load(ctx)
-}
-
-// died counts an engine's death at the canary; after two, another sample is
-// tried.
-func (c *canary) died(ctx context.Context) error {
-	c.mu.Lock()
-	c.deaths++
-	again := c.deaths%2 != 0
-	c.mu.Unlock()
-	if again {
-		return nil
-	}
-	_, err := c.next(ctx)
-	return err
-}
-
-// next goes on to another sample, unless this one was answered once.
-func (c *canary) next(ctx context.Context) (answered bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.first != nil {
-		return true, nil
-	}
-	c.tries++
-	return false, c.load(ctx)
 }
 
 // compare holds an answer against the generation's first, or makes it that.
-func (c *canary) compare(ctx context.Context, ids []uint32, data []byte) error {
+// One to another sample than the first one's says nothing.
+func (c *canary) compare(ctx context.Context, rq *request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.r.meta
-	digest := sha256.Sum256(data)
-	if c.first != nil && c.first.Digest == digest {
+	digest := sha256.Sum256(rq.canary)
+	if c.first != nil && (c.first.Entry != rq.entry || c.first.Digest == digest) {
 		return nil
 	}
-	sketch := sketchRows(data, m.GivenDType(), m.Hidden)
+	sketch := sketchRows(rq.canary, m.GivenDType(), m.Hidden)
 	if c.first == nil {
-		e := c.r.idx.Entry(0, c.tries)
-		c.first = &canaryRecord{Dataset: m.Datasets[e.Dataset], Sample: e.Sample, Tokens: len(ids), Digest: digest, Sketch: sketch, Entry: c.tries}
-		v, err := json.Marshal(c.first)
-		if err != nil {
-			return err
-		}
-		return c.r.ws.Update(ctx, "canary", func(tx *store.Tx) error { return tx.PutValue(canaryKey(c.r.gen.ID), v) })
+		return c.choose(ctx, rq, canaryRecord{Tokens: len(rq.ids), Digest: digest, Sketch: sketch, Entry: rq.entry})
 	}
 	worst, at := 1.0, 0
 	for i := 0; i < len(sketch) && len(sketch) == len(c.first.Sketch); i += sketchDims {
@@ -215,6 +231,22 @@ func (c *canary) compare(ctx context.Context, ids []uint32, data []byte) error {
 	return &errDrained{fmt.Errorf("%w: the canary, %s sample %d, is answered differently than at first: cosine %.4f at token %d layer %d: "+
 		"the engine has other weights, layers or precision now (to take its answers as they are, begin the generation anew: --redo extract)",
 		ErrNonsense, c.first.Dataset, c.first.Sample, worst, at/len(m.Layers), m.Layers[at%len(m.Layers)])}
+}
+
+// choose makes an answer the generation's first. Held: mu.
+func (c *canary) choose(ctx context.Context, rq *request, first canaryRecord) error {
+	first.Dataset, first.Sample = c.names[rq.entry].dataset, c.names[rq.entry].sample
+	v, err := json.Marshal(first)
+	if err != nil {
+		return err
+	}
+	err = c.r.ws.Update(ctx, "canary", func(tx *store.Tx) error { return tx.PutValue(canaryKey(c.r.gen.ID), v) })
+	if err != nil {
+		return err
+	}
+	c.first = &first
+	c.chosen.Store(int64(rq.entry))
+	return nil
 }
 
 // sketchRows projects each row of hidden values on random directions of ±1.

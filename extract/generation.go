@@ -257,6 +257,9 @@ func (r *run) loadProgress(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := r.loadKnown(); err != nil {
+		return err
+	}
 	for _, b := range blobs {
 		if int(b.No) >= r.idx.Blobs() {
 			return &store.CorruptError{Path: r.dir, Key: blobName(int(b.No)), Offset: -1, Err: errors.New("the plan has no such blob")}
@@ -289,6 +292,30 @@ func (r *run) loadProgress(ctx context.Context) error {
 	return nil
 }
 
+// loadKnown lists what older generations had to leave out.
+func (r *run) loadKnown() error {
+	r.known = map[knownKey]bool{}
+	return r.ws.View(func(rd store.Reader) error {
+		gens, err := rd.Generations()
+		if err != nil {
+			return err
+		}
+		for _, g := range gens {
+			if g.ID == r.gen.ID || g.State != store.GenSealed {
+				continue
+			}
+			rows, err := rd.Quarantine(g.ID)
+			if err != nil {
+				return err
+			}
+			for _, q := range rows {
+				r.known[knownKey{q.Dataset, q.Sample}] = true
+			}
+		}
+		return nil
+	})
+}
+
 // extract computes the blobs that are to do.
 func (r *run) extract(ctx context.Context) error {
 	if len(r.todo) == 0 || r.over() {
@@ -306,7 +333,7 @@ func (r *run) extract(ctx context.Context) error {
 	}
 	budget := r.o.Memory / 4 / int64(r.info.Slots)
 	for i := range r.info.Slots {
-		r.slots = append(r.slots, &slot{r: r, no: i, credit: newCredit(budget, r.cost.tokenBytes), inflight: map[uint64]*request{}, streak: map[entryKey]bool{}})
+		r.slots = append(r.slots, newSlot(r, i, budget))
 	}
 	return r.extractAll(ctx)
 }

@@ -15,11 +15,17 @@ import (
 // entryKey names an entry of an own blob.
 type entryKey struct{ blob, entry int }
 
+// knownKey names a sample in whatever generation.
+type knownKey struct {
+	dataset string
+	sample  uint64
+}
+
 // request is a sample on its way: credit taken, rows collected.
 type request struct {
 	id      uint64
 	job     *job // nil: the canary
-	entry   int
+	entry   int  // of the job's blob, or of the canaries
 	ids     []uint32
 	mask    []byte
 	stream  bool // larger than all credit: rows go to the blob as they come
@@ -30,6 +36,7 @@ type request struct {
 	slabs  [][]byte
 	taken  bool   // the engine has it
 	heldAt uint64 // the last request that was sent before it was held
+	proof  bool   // a canary whose answer decides over what is held
 
 	// Of the goroutine that receives chunks.
 	got    int

@@ -10,27 +10,6 @@ import (
 	"eaglebatch/store/blob"
 )
 
-// trouble is what went wrong with a sample so far. Guarded by run.mu.
-type trouble struct {
-	fails   int
-	kills   int
-	last    string // how it failed last
-	verdict string // why it is left out; "": it is not
-}
-
-// maxStreak is how many distinct samples may fail on a slot with none that
-// succeeds between, before its engine is taken to be at fault.
-const maxStreak = 8
-
-func (r *run) troubleOf(k entryKey) *trouble {
-	t := r.trouble[k]
-	if t == nil {
-		t = &trouble{}
-		r.trouble[k] = t
-	}
-	return t
-}
-
 // emit takes one chunk from the engine.
 func (x *session) emit(c backend.Chunk) error {
 	x.emitMu.Lock()
@@ -135,6 +114,7 @@ func (x *session) complete(rq *request) error {
 	s.answers++
 	s.tokens += int64(len(rq.ids))
 	clear(s.streak)
+	s.wary, s.ailing = false, nil
 	s.well(rq)
 	r.mu.Unlock()
 	r.progress.Store(time.Now().UnixNano())
@@ -145,93 +125,6 @@ func (x *session) complete(rq *request) error {
 		return nil // its rows are in the blob already
 	}
 	return x.ours(rq.job.put(x.runCtx, rq))
-}
-
-// failed takes a sample that ended without (good) rows: it is tried again once,
-// and then held until the engine answers something well. Only that shows that
-// the sample is to blame: an engine that is at fault fails at good ones.
-func (x *session) failed(rq *request, cause error) error {
-	r, s := x.r, x.s
-	if rq.job == nil {
-		return x.canaryFailed(rq, cause)
-	}
-	var se *backend.SampleError
-	permanent := errors.As(cause, &se) && se.Permanent
-	r.mu.Lock()
-	s.unbook(rq)
-	if rq.job.lost {
-		s.credit.back(rq, true)
-		r.mu.Unlock()
-		return nil
-	}
-	key := rq.key()
-	t := r.troubleOf(key)
-	t.fails++
-	t.last = cause.Error()
-	s.streak[key] = true
-	given := permanent || t.fails >= 2
-	begun := rq.stream && rq.got > 0
-	rq.got, rq.bad, rq.sense, rq.taken = 0, nil, nil, false
-	s.credit.back(rq, begun)
-	switch {
-	case begun && given && s.shown:
-		r.leaveOut(key, t.last) // when its turn comes again
-	case begun:
-	case given:
-		rq.heldAt = r.nextID
-		s.held = append(s.held, rq)
-	default:
-		s.resend = append(s.resend, rq)
-	}
-	var unwell error
-	if len(s.streak) >= maxStreak || begun && given && !s.shown {
-		unwell = s.unwell(cause)
-	}
-	r.cond.Broadcast()
-	r.mu.Unlock()
-	if !given {
-		r.rep.Note("%s: %v; trying again", r.entryName(key), cause)
-	}
-	if begun {
-		if err := x.ours(rq.job.restart()); err != nil {
-			return err
-		}
-	}
-	return unwell
-}
-
-// unwell is the error of a slot that fails at one sample after the other. Held:
-// run.mu.
-func (s *slot) unwell(cause error) error {
-	return &errUnwell{fmt.Errorf("slot %d: %d samples in a row failed, the engine is at fault: the last: %w", s.no, len(s.streak), unavailable(cause))}
-}
-
-// well notes that the engine answered rq as it should. Samples that it had failed
-// at when rq was sent are left out. Held: run.mu.
-func (s *slot) well(rq *request) {
-	s.shown = true
-	s.giveUp(func(h *request) bool { return h.heldAt < rq.id })
-}
-
-// giveUp leaves out what is held of samples that are to blame. Held: run.mu.
-func (s *slot) giveUp(blamed func(*request) bool) {
-	for i := 0; i < len(s.held); {
-		rq := s.held[i]
-		if !blamed(rq) {
-			i++
-			continue
-		}
-		s.held = slices.Delete(s.held, i, i+1)
-		s.r.leaveOut(rq.key(), s.r.troubleOf(rq.key()).last)
-		s.resend = append(s.resend, rq)
-	}
-}
-
-// leaveOut gives a sample up; its request, or the next one for it, comes to
-// know when it is to be sent. Held: run.mu.
-func (r *run) leaveOut(k entryKey, reason string) {
-	r.troubleOf(k).verdict = reason
-	r.rep.Note("quarantined: %s: %s", r.entryName(k), reason)
 }
 
 // doubt looks at the samples of a job whose states made no sense. It reports

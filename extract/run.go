@@ -51,6 +51,7 @@ type run struct {
 	sealed  map[int]bool // committed
 	slots   []*slot
 	trouble map[entryKey]*trouble
+	known   map[knownKey]bool // samples that an older generation had to leave out; read only
 	nextID  uint64
 	clock   engineClock
 }

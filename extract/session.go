@@ -22,8 +22,6 @@ type session struct {
 	ended   bool // Serve has returned: nothing may come any more
 	inEmit  bool // guarded by run.mu
 	ourFail bool // the error is ours, not the engine's; guarded by run.mu
-	// canaryDied: the engine died while it had the canary.
-	canaryDied bool
 }
 
 var (
@@ -40,7 +38,7 @@ func (s *slot) session(ctx context.Context) error {
 	defer x.cancel(nil)
 	defer context.AfterFunc(x.ctx, r.wake)() // next waits on cond
 	r.mu.Lock()
-	s.down, s.answers, s.shown, s.canaryAt = false, 0, false, time.Time{}
+	s.down, s.answers, s.canaryAt = false, 0, time.Time{}
 	r.mu.Unlock()
 
 	in := make(chan backend.Request)
@@ -67,11 +65,6 @@ func (s *slot) session(ctx context.Context) error {
 		r.fail(sendErr)
 	}
 	again, err := x.verdict(err, cause, closed)
-	if x.canaryDied {
-		if cerr := r.canary.died(ctx); cerr != nil && ctx.Err() == nil {
-			r.fail(cerr)
-		}
-	}
 	for _, j := range again {
 		if rerr := j.restart(); rerr != nil {
 			r.fail(rerr)
@@ -109,23 +102,34 @@ func (x *session) verdict(err, cause error, closed bool) (again []*job, verdict 
 	if errors.As(cause, &unwell) {
 		err = cause // found when nothing was left to send
 	}
-	blame := err != nil && !errors.As(err, &proto) && !errors.As(err, &drained) && !errors.As(err, &unwell) && !errors.Is(err, backend.ErrReconnect)
+	blame := err != nil && !errors.As(err, &proto) && !errors.As(err, &drained) && !errors.As(err, &unwell) &&
+		!errors.Is(err, backend.ErrReconnect) && !backend.IsNoBlame(err)
+	var last *request
+	canary := false
 	for _, rq := range s.inflight {
-		x.canaryDied = x.canaryDied || blame && rq.job == nil && rq.taken
+		canary = canary || rq.job == nil && rq.taken
+		last = rq
 	}
 	again = s.settle(blame)
-	if blame && err != nil && len(s.streak) >= maxStreak {
-		err = s.unwell(err)
+	switch {
+	case errors.As(err, &unwell):
+		s.tried = 0
+	case blame && canary:
+		s.canaryDied()
+	case blame && len(s.streak) >= maxStreak:
+		err = s.unwell(r.nameOf(last), err)
 	}
 	return again, err
 }
 
 // settle puts the requests in flight back in line. Where the engine died of one
-// of them, each becomes more suspect; one that was alone is left out. A job whose
-// blob has rows of a sample that did not end is to be begun anew. Held: run.mu.
+// of them, each becomes more suspect; one that was alone is held, in the next
+// session too, until the engine answers another. A job whose blob has rows of a
+// sample that did not end is to be begun anew. Held: run.mu.
 func (s *slot) settle(blame bool) (restart []*job) {
-	var again []*request
 	alone := len(s.inflight) == 1
+	var killer *request
+	clear(s.streams)
 	for _, rq := range s.inflight {
 		taken, begun := rq.taken, rq.stream && rq.got > 0
 		rq.taken, rq.got, rq.bad, rq.sense = false, 0, nil, nil
@@ -137,35 +141,67 @@ func (s *slot) settle(blame bool) (restart []*job) {
 			s.credit.back(rq, true)
 			continue
 		}
-		if blame && taken {
-			t := s.r.troubleOf(rq.key())
-			t.kills++
-			if t.kills >= 2 && alone {
-				s.r.leaveOut(rq.key(), "the engine died at it, and again when it was alone")
-				s.streak[rq.key()] = true
+		deadly := blame && taken && s.killed(rq) && alone
+		switch {
+		case begun:
+			if deadly {
+				s.holdStream(rq.key()) // where that cannot be, it is tried again
 			}
-			rq.suspect = t.kills >= 2
-		}
-		if begun {
 			s.credit.back(rq, true)
 			restart = append(restart, rq.job)
-			continue
+		case deadly:
+			killer = rq
+		default:
+			s.resend = append(s.resend, rq)
 		}
-		again = append(again, rq)
 	}
 	clear(s.inflight)
 	s.alone = nil
 	s.idle()
-	s.resend = append(s.resend, again...)
-	s.resend = append(s.resend, s.held...)
+	s.putBack(killer)
+	return restart
+}
+
+// killed notes that the engine died while it had rq. It reports whether that was
+// not the first time. Held: run.mu.
+func (s *slot) killed(rq *request) bool {
+	t := s.r.troubleOf(rq.key())
+	t.kills++
+	rq.suspect = t.kills >= 2
+	if rq.suspect && len(s.inflight) == 1 {
+		t.last = "the engine died at it, and again when it was alone"
+		s.missed(rq.key())
+	}
+	return rq.suspect
+}
+
+// putBack has the next session try again what is held, less the samples that the
+// engine died at. Held: run.mu.
+func (s *slot) putBack(killer *request) {
+	held := s.held
 	s.held = nil
+	for _, rq := range held {
+		if rq.suspect {
+			s.held = append(s.held, rq)
+		} else {
+			s.resend = append(s.resend, rq)
+		}
+	}
+	if killer != nil {
+		killer.heldAt = s.r.nextID
+		s.held = append(s.held, killer)
+	}
+	s.inOrder()
+}
+
+// inOrder sorts what is to be sent again as it is planned. Held: run.mu.
+func (s *slot) inOrder() {
 	slices.SortFunc(s.resend, func(a, b *request) int {
 		if a.job != b.job {
 			return slices.Index(s.jobs, a.job) - slices.Index(s.jobs, b.job)
 		}
 		return a.entry - b.entry
 	})
-	return restart
 }
 
 // sendAll sends requests until there are no more.

@@ -8,17 +8,21 @@ import (
 	"time"
 
 	"eaglebatch/extract/backend"
+	"eaglebatch/internal/human"
 )
 
 // slot is one independent engine. All but no and credit's sizes is guarded by
 // run.mu.
 type slot struct {
-	r        *run
-	no       int
-	credit   *credit
-	jobs     []*job
-	resend   []*request // to be sent again; they keep their credit
-	held     []*request // failed for good, if the engine is well: see well
+	r      *run
+	no     int
+	credit *credit
+	jobs   []*job
+	resend []*request // to be sent again; they keep their credit
+	held   []*request // failed for good, if the engine is well: see well
+	// streams are held too: samples whose blob was begun anew, and the last request
+	// that was sent before.
+	streams  map[entryKey]uint64
 	inflight map[uint64]*request
 	alone    *request // nothing may be sent beside it
 	down     bool     // between two sessions
@@ -30,12 +34,29 @@ type slot struct {
 	canaryAt time.Time     // when the next one is due
 	// canaryFails counts its failures since it was last answered.
 	canaryFails int
+	tried       int     // samples that its engine did not answer as canary
+	deaths      int     // of its engine at the canary
 	tokens      int64   // answered
 	rate        float64 // tokens a second while busy, moving
 	answers     int64   // samples that came in the session
-	shown       bool    // the engine answered well in the session, the canary at least
 	// streak are the samples that failed since the last one that did not.
 	streak map[entryKey]bool
+	wary   bool  // the engine was found to be at fault and has answered no sample since
+	ailing error // how its last session ended, if none has answered since
+}
+
+// newSlot makes slot no with so many bytes of credit.
+func newSlot(r *run, no int, budget int64) *slot {
+	return &slot{r: r, no: no, credit: newCredit(budget, r.cost.tokenBytes),
+		inflight: map[uint64]*request{}, streak: map[entryKey]bool{}, streams: map[entryKey]uint64{}}
+}
+
+// String names the slot for people, with its engine where that has a name.
+func (s *slot) String() string {
+	if b, ok := s.r.o.Backend.(backend.Namer); ok {
+		return fmt.Sprintf("slot %d (%s)", s.no, b.Name(s.no))
+	}
+	return fmt.Sprintf("slot %d", s.no)
 }
 
 // errDrained takes a slot out of the run; the others go on.
@@ -73,18 +94,13 @@ func (s *slot) loop(ctx context.Context) {
 		var proto *errProtocol
 		if errors.As(err, &proto) {
 			if broken++; broken >= maxBroken {
-				err = &errDrained{fmt.Errorf("slot %d: %w; %d times now: %w", s.no, err, broken, backend.ErrUnavailable)}
+				err = &errDrained{fmt.Errorf("%w; %d times now: %w", err, broken, backend.ErrUnavailable)}
 			}
 		}
 		var drained *errDrained
 		if errors.As(err, &drained) {
 			s.drain(drained.err)
 			return
-		}
-		if unwell := (*errUnwell)(nil); errors.As(err, &unwell) {
-			if cerr := s.r.canary.again(ctx); cerr != nil && ctx.Err() == nil {
-				s.r.fail(cerr)
-			}
 		}
 		if s.took() > 0 {
 			failures = 0
@@ -110,13 +126,21 @@ func (s *slot) took() int64 {
 func (s *slot) wait(ctx context.Context, failures int, cause error) bool {
 	r := s.r
 	idle := time.Since(time.Unix(0, r.progress.Load()))
-	if idle >= r.o.Patience {
-		r.fail(unavailable(fmt.Errorf("slot %d: nothing came for %s: %w", s.no, idle.Round(time.Second), cause)))
+	left := r.o.Patience - idle
+	r.mu.Lock()
+	s.ailing = cause
+	working := slices.ContainsFunc(r.slots, (*slot).working)
+	r.mu.Unlock()
+	switch {
+	case working:
+		left = max(left, lastBackoff)
+	case left <= 0:
+		r.fail(r.noneWell(idle))
 		return false
 	}
-	d := min(lastBackoff, r.o.backoff<<min(failures-1, 10), r.o.Patience-idle+time.Millisecond)
-	r.rep.Note("slot %d: %v; trying again in %s", s.no, cause, d.Round(time.Millisecond))
-	r.rep.Waiting(fmt.Sprintf("engine of slot %d", s.no))
+	d := min(lastBackoff, r.o.backoff<<min(failures-1, 10), left+time.Millisecond)
+	r.rep.Note("%s: %v; trying again in %s", s, cause, d.Round(time.Millisecond))
+	r.rep.Waiting("the engine of " + s.String())
 	defer r.rep.Waiting("")
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -139,6 +163,26 @@ func (s *slot) wait(ctx context.Context, failures int, cause error) bool {
 	}
 }
 
+// working reports that the slot's engine is at work on something, which it may be
+// for longer than patience where a sample is long. One that never answered may as
+// well hang. Held: run.mu.
+func (s *slot) working() bool {
+	return !s.down && !s.drained && s.slowest > 0 && len(s.inflight) > 0 && time.Since(s.heard) <= s.patience()
+}
+
+// noneWell is the end of patience: it says how each engine fails.
+func (r *run) noneWell(idle time.Duration) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, s := range r.slots {
+		if s.ailing != nil {
+			errs = append(errs, fmt.Errorf("%s: nothing came for %s (extract.patience): %w", s, human.Duration(idle), s.ailing))
+		}
+	}
+	return unavailable(errors.Join(errs...))
+}
+
 // unavailable makes err match backend.ErrUnavailable.
 func unavailable(err error) error {
 	if errors.Is(err, backend.ErrUnavailable) {
@@ -152,10 +196,10 @@ func (s *slot) drain(cause error) {
 	r := s.r
 	r.mu.Lock()
 	jobs := slices.Clone(s.jobs)
-	s.down, s.drained = true, true
+	s.down, s.drained, s.ailing = true, true, cause
 	last := !slices.ContainsFunc(r.slots, func(x *slot) bool { return !x.drained })
 	r.mu.Unlock()
-	r.rep.Note("slot %d is out: %v", s.no, cause)
+	r.rep.Note("%s is out: %v", s, cause)
 	for _, j := range jobs {
 		r.mu.Lock()
 		full := j.full
@@ -197,8 +241,9 @@ func (s *slot) next(ctx context.Context) (*request, error) {
 			return nil, nil
 		}
 		if len(s.held) > 0 && len(s.inflight) == 0 {
-			if !s.shown { // and no sample serves as canary
-				return nil, s.unwell(errors.New(r.troubleOf(s.held[len(s.held)-1].key()).last))
+			if s.wary || s.answers == 0 { // and no sample serves as canary
+				k := s.held[len(s.held)-1].key()
+				return nil, s.unwell(r.entryName(k), errors.New(r.troubleOf(k).last))
 			}
 			s.giveUp(func(*request) bool { return true })
 			continue
@@ -213,15 +258,15 @@ func (s *slot) pick() *request {
 		return nil
 	}
 	if !time.Now().Before(s.canaryAt) {
-		if rq := s.sendCanary(); rq != nil {
+		if rq := s.sendCanary(len(s.streams) > 0); rq != nil {
 			return rq
 		}
 	}
 	if rq := s.pickSample(); rq != nil {
 		return rq
 	}
-	if len(s.held) > 0 && len(s.inflight) == 0 {
-		return s.sendCanary() // nothing else is left that could show that it is well
+	if len(s.held) > 0 && len(s.inflight) == 0 && !s.wary {
+		return s.sendCanary(true) // nothing else is left that could show that it is well
 	}
 	return nil
 }

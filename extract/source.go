@@ -7,6 +7,7 @@ import (
 
 	"eaglebatch/store"
 	"eaglebatch/store/blob"
+	"eaglebatch/store/genindex"
 	"eaglebatch/store/samples"
 )
 
@@ -90,6 +91,20 @@ func (s *source) entry(ctx context.Context, e blob.Entry) (ids []uint32, mask []
 		}
 	}
 	return sm.IDs[:e.Rows], sm.Mask[:e.Rows], nil
+}
+
+// prefix returns the token ids that position p shows.
+func (s *source) prefix(ctx context.Context, p genindex.Position) ([]uint32, error) {
+	index, window := blob.SplitSample(p.Sample)
+	sm, err := s.get(ctx, p.Dataset, index)
+	if err != nil {
+		return nil, err
+	}
+	from := 0
+	if s.window > 0 {
+		from = min(int(window)*s.window, len(sm.IDs))
+	}
+	return sm.IDs[from:min(from+int(p.Rows), len(sm.IDs))], nil
 }
 
 // Close closes everything that was opened.

@@ -298,7 +298,7 @@ func TestServerRestartsMeanwhile(t *testing.T) {
 				} else {
 					w.must(err)
 					w.verify(res.Generation)
-					if !w.notes.said("slot 0 is out") {
+					if !w.notes.said("is out: ") {
 						t.Error("the server that came back as another was not put out")
 					}
 				}

@@ -100,6 +100,24 @@ var ErrUnavailable = errors.New("engine unavailable")
 // engine, and is to be looked at first.
 var ErrReconnect = errors.New("the connection is gone, and the engine may be another one now")
 
+// NoBlame marks the end of a Serve that no request in flight has to do with: the
+// engine answers that it is overloaded, refuses the caller, or is set up for
+// something else.
+func NoBlame(err error) error { return &noBlame{err} }
+
+// IsNoBlame reports whether err was marked.
+func IsNoBlame(err error) bool {
+	var n *noBlame
+	return errors.As(err, &n)
+}
+
+type noBlame struct{ error }
+
+func (n *noBlame) Unwrap() error { return n.error }
+
+// Namer is a backend that can tell people which engine a slot is.
+type Namer interface{ Name(slot int) string }
+
 // SampleError says that one sample failed while the engine goes on.
 type SampleError struct {
 	Code      string // too_long, bad_token, oom, internal

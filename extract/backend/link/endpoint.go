@@ -52,13 +52,22 @@ func Endpoints(engine, key, suffix string, urls []string) ([]*Endpoint, error) {
 func (e *Endpoint) Name() string { return e.url.Redacted() }
 
 // Unavailable is an error about an endpoint, not about a sample. That the key is
-// not the right one does not pass by itself.
+// not the right one does not pass by itself. A server that is asked too much, or
+// for what it does not have, says so, whatever the sample.
 func (e *Endpoint) Unavailable(what string, err error) error {
 	var se *StatusError
-	if errors.As(err, &se) && (se.Code == http.StatusUnauthorized || se.Code == http.StatusForbidden) {
-		return fmt.Errorf("%s: %s: %s: %w: set extract.api_key_env or extract.api_key_file", e.engine, e.Name(), what, err)
+	code := 0
+	if errors.As(err, &se) {
+		code = se.Code
 	}
-	return fmt.Errorf("%s: %s: %s: %w: %w", e.engine, e.Name(), what, err, backend.ErrUnavailable)
+	if code == http.StatusUnauthorized || code == http.StatusForbidden {
+		return backend.NoBlame(fmt.Errorf("%s: %s: %s: %w: set extract.api_key_env or extract.api_key_file", e.engine, e.Name(), what, err))
+	}
+	err = fmt.Errorf("%s: %s: %s: %w: %w", e.engine, e.Name(), what, err, backend.ErrUnavailable)
+	if code == http.StatusTooManyRequests || code == http.StatusNotFound || code == http.StatusMethodNotAllowed {
+		return backend.NoBlame(err)
+	}
+	return err
 }
 
 // Call is one HTTP request.

@@ -79,6 +79,9 @@ func New(o Options) (*Backend, error) {
 	return b, nil
 }
 
+// Name is an endpoint for people; a password in it is not shown.
+func (b *Backend) Name(slot int) string { return b.ends[slot].Name() }
+
 // Describe implements backend.Backend. It fails when no endpoint answers.
 func (b *Backend) Describe(ctx context.Context) (backend.Info, error) {
 	i := backend.Info{

@@ -141,8 +141,8 @@ func sampleFailed(err error) error { return &backend.SampleError{Code: "internal
 
 // misconfigured is an endpoint that gives something else than what is wanted.
 func (s *serving) misconfigured(err error) error {
-	return fmt.Errorf("vllm: %s (version %s): %w; layers %v of hidden size %d in %s are wanted ('eaglebatch doctor' prints how to start the server): %w",
-		s.b.Name(s.slot), s.model.version, err, s.b.o.Capture, s.b.o.Hidden, s.b.o.DType, backend.ErrUnavailable)
+	return backend.NoBlame(fmt.Errorf("vllm: %s (version %s): %w; layers %v of hidden size %d in %s are wanted ('eaglebatch doctor' prints how to start the server): %w",
+		s.b.Name(s.slot), s.model.version, err, s.b.o.Capture, s.b.o.Hidden, s.b.o.DType, backend.ErrUnavailable))
 }
 
 // post sends a request until the server answers it, each time with a new id: a
