@@ -82,6 +82,8 @@ type stat struct {
 		BytesPerTok  int64 `json:"bytes_per_token"`
 		ShortBy      int64 `json:"short_by"`
 		RawBytes     int64 `json:"raw_bytes"`
+		Expected     int64 `json:"expected_bytes"`
+		Blobs        int64
 		MaxTokens    int64 `json:"max_tokens"`
 		DatasetsDrop []string
 		DType        string

@@ -187,6 +187,30 @@ func TestVolumeFilledByOthers(t *testing.T) {
 	}
 }
 
+// TestProbedPlanThatJustFits: what a probe foretold is what extraction asks for,
+// also for the first blob, of which nothing is measured yet.
+func TestProbedPlanThatJustFits(t *testing.T) {
+	vol := smallVolume(t, 280<<20)
+	config, err := fixtures.Quickstart(vol)
+	must(t, err)
+	edit(t, config, "dtype: fp32", "reserve: 0, blob_size: 64MiB, dtype: bf16")
+	for _, args := range [][]string{{"merge"}, {"shuffle"}, {"plan", "--probe", "100"}} {
+		eagle(t, append(args, "-q", "-c", config)...).want(t, 0)
+	}
+	p := statOf(t, config).Plan
+	room := p.Expected*102/100 + 1<<20 // the model's head is half of that
+	if p.Blobs != 1 || room > p.RawBytes*9/10 {
+		t.Fatalf("%+v: nothing is shown", p)
+	}
+	sp, err := fsx.SpaceAt(vol)
+	must(t, err)
+	edit(t, config, "reserve: 0", fmt.Sprint("reserve: ", sp.Free-room))
+	eagle(t, "run", "-q", "-c", config).want(t, 0)
+	if now, err := fsx.SpaceAt(vol); err != nil || now.Free < sp.Free-room {
+		t.Errorf("%d bytes are free (%v), %d were to be kept", now.Free, err, sp.Free-room)
+	}
+}
+
 // TestSmallerProof: where the room does not hold the whole proof, it is made of
 // as many samples as it holds; where it holds too few, none is made, and what is
 // asked says so and how to get one.

@@ -54,10 +54,7 @@ func (r *run) record(ctx context.Context, no int, info blob.Info, absent map[int
 	}
 	r.mu.Lock()
 	r.sealed[no] = true
-	if row.RawBytes > 0 {
-		r.cost.encoded += row.Bytes
-		r.cost.raw += row.RawBytes
-	}
+	r.cost.measured(row)
 	r.cond.Broadcast()
 	r.mu.Unlock()
 	return r.fs.Point(fault.BlobAfterCommit)

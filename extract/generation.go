@@ -112,6 +112,7 @@ func (r *run) openGeneration(ctx context.Context) error {
 		return err
 	}
 	r.keep = r.o.Reserve.Of(sp.Total)
+	r.room = newRoom(r)
 	return r.loadProgress(ctx)
 }
 
@@ -148,9 +149,12 @@ func (r *run) measure() {
 	m := r.idx.Meta().Blob
 	r.cost.tokenBytes, r.cost.kept = len(m.Layers)*m.GivenRowBytes(), len(m.Layers)*m.RowBytes()
 	r.cost.positions = make([]int64, r.idx.Blobs())
+	var rows int64
 	for no := range r.idx.Blobs() {
 		r.cost.entries += int64(r.idx.BlobEntries(no))
+		rows += r.blobTokens(no)
 	}
+	r.cost.expect(r.plan, rows)
 	needs := map[uint32]bool{}
 	for i := range r.idx.Positions() {
 		p := r.idx.Position(i)
@@ -270,8 +274,7 @@ func (r *run) loadProgress(ctx context.Context) error {
 				Hint: "restore " + r.blobPath(int(b.No)) + " from a copy; without one, 'eaglebatch run --redo extract' computes the generation anew"}
 		}
 		r.sealed[int(b.No)] = true
-		r.cost.encoded += b.Bytes
-		r.cost.raw += b.RawBytes
+		r.cost.measured(b)
 	}
 	for no := range r.idx.Blobs() {
 		if !r.sealed[no] {

@@ -56,7 +56,7 @@ type job struct {
 	next    int   // first entry not asked for yet; guarded by run.mu
 	full    bool  // everything written, being committed; guarded by run.mu
 	lost    bool  // sealed by another slot, or dropped; guarded by run.mu
-	left    int64 // raw bytes not written yet; guarded by run.mu
+	left    int64 // bytes of rows, as they are kept, that have not come yet; guarded by run.mu
 	counted progress.Delta
 
 	mu     sync.Mutex
@@ -91,6 +91,7 @@ func (j *job) create() error {
 		FS:      j.r.fs,
 		Threads: max(1, j.r.o.Threads/len(j.r.slots)),
 		Tag:     "s" + strconv.Itoa(j.s.no),
+		Room:    j.r.room,
 	})
 	if err != nil {
 		return err
@@ -158,21 +159,34 @@ func (j *job) flush(ctx context.Context) error {
 // write writes one sample from its slabs.
 func (j *job) write(ctx context.Context, e blob.Entry, rq *request) error {
 	tb := j.r.cost.tokenBytes
-	if err := j.r.room(int64(e.Rows) * int64(j.r.cost.kept)); err != nil {
-		return err
-	}
 	if err := j.w.Begin(e, rq.ids, rq.mask); err != nil {
 		return err
 	}
 	rows := int(e.Rows)
 	for _, slab := range rq.slabs {
 		n := min(rows, j.s.credit.slabRows)
-		if err := j.w.Rows(ctx, slab[:n*tb], n); err != nil {
+		if err := j.rows(ctx, slab[:n*tb], n); err != nil {
 			return err
 		}
 		rows -= n
 	}
 	return j.w.End()
+}
+
+// rows writes n rows of the entry begun.
+func (j *job) rows(ctx context.Context, data []byte, n int) error {
+	if err := j.w.Rows(ctx, data, n); err != nil {
+		return err
+	}
+	j.less(n)
+	return nil
+}
+
+// less takes n rows off what the blob has still to write.
+func (j *job) less(n int) {
+	j.r.mu.Lock()
+	j.left -= int64(n) * int64(j.r.cost.kept)
+	j.r.mu.Unlock()
 }
 
 // stream writes rows of a sample that is larger than all credit; first ones
@@ -193,16 +207,13 @@ func (j *job) stream(ctx context.Context, rq *request, data []byte, n int) error
 	if err := j.create(); err != nil {
 		return err
 	}
-	if err := j.r.room(int64(n) * int64(j.r.cost.kept)); err != nil {
-		return err
-	}
 	e := j.r.idx.Entry(j.no, rq.entry)
 	if rq.got == 0 {
 		if err := j.w.Begin(e, rq.ids, rq.mask); err != nil {
 			return err
 		}
 	}
-	if err := j.w.Rows(ctx, data, n); err != nil {
+	if err := j.rows(ctx, data, n); err != nil {
 		return err
 	}
 	if rq.got+n < len(rq.ids) {
@@ -289,13 +300,12 @@ func (j *job) count(e blob.Entry, there bool) {
 	if there {
 		d.Tokens = int64(e.Rows)
 		d.Bytes = d.Tokens * int64(j.r.cost.kept)
+	} else {
+		j.less(int(e.Rows))
 	}
 	j.counted.Units += d.Units
 	j.counted.Tokens += d.Tokens
 	j.counted.Bytes += d.Bytes
-	j.r.mu.Lock()
-	j.left -= int64(e.Rows) * int64(j.r.cost.kept)
-	j.r.mu.Unlock()
 	j.r.rep.Add(d)
 }
 

@@ -34,6 +34,7 @@ type run struct {
 	sense  *sense
 	canary *canary
 	keep   int64 // bytes of the volume that stay free
+	room   *room
 	cost   costs
 
 	cancel   context.CancelCauseFunc // ends everything at once
@@ -63,8 +64,9 @@ type costs struct {
 	positions  []int64 // of each blob
 	reused     int64   // positions that older generations serve
 	entries    int64   // distinct samples to compute
+	expected   float64 // bytes on disk a byte of rows kept, as the plan foretells them
 	encoded    int64   // bytes of committed blobs
-	raw        int64   // and of the states in them
+	rows       int64   // and of the rows in them, as they are kept
 }
 
 // fail ends the run with err, the first one given.
@@ -191,29 +193,6 @@ func (r *run) dropAll() error {
 		errs = append(errs, j.drop())
 	}
 	return errors.Join(errs...)
-}
-
-// room fails unless need raw bytes more will fit, encoded as well as those
-// before.
-func (r *run) room(need int64) error {
-	r.mu.Lock()
-	if r.cost.raw > 0 {
-		need = int64(float64(need) * min(1, float64(r.cost.encoded)/float64(r.cost.raw)))
-	}
-	r.mu.Unlock()
-	return store.CheckSpace(r.dir, need, r.keep)
-}
-
-// wanted is what all open blobs have still to write, in raw bytes.
-func (r *run) wanted() (n int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, js := range r.open {
-		for _, j := range js {
-			n += max(0, j.left)
-		}
-	}
-	return n
 }
 
 // spaceError tells a full disk apart from other errors of writing.

@@ -27,7 +27,7 @@ func (r *run) take(s *slot) (no int, ok bool) {
 		return 0, false
 	}
 	j := r.straggler(s)
-	if j == nil {
+	if j == nil || !r.room.forTwin(j.no) {
 		return 0, false
 	}
 	r.rep.Note("slot %d takes over blob %d from slot %d", s.no, j.no, j.s.no)

@@ -34,11 +34,7 @@ func (r *run) seal(ctx context.Context) error {
 		return fmt.Errorf("%w: %d of %d samples failed, at most %d may be missing (the last: %s sample %d: %s); nothing is sealed, all blobs are kept",
 			ErrQuarantined, len(absent), r.cost.entries, most, absent[len(absent)-1].Dataset, absent[len(absent)-1].Sample, absent[len(absent)-1].Reason)
 	}
-	need := 64 * r.idx.Positions()
-	if r.keepsHead() {
-		need += r.o.Head.Size()
-	}
-	if err := store.CheckSpace(r.dir, need, r.keep); err != nil {
+	if err := r.roomForSeal(); err != nil {
 		return err
 	}
 	sum, err := r.writeSeal(ctx, blobs, absent)

@@ -259,7 +259,7 @@ func (x *session) prepare(rq *request) (skip bool, err error) {
 	r.mu.Unlock()
 	e := r.idx.Entry(j.no, rq.entry)
 	if rq.entry == 0 {
-		if err := r.room(r.wanted()); err != nil {
+		if err := r.room.forOpen(); err != nil {
 			return false, x.ours(err)
 		}
 	}

@@ -18,8 +18,9 @@ type ProofFit struct {
 }
 
 // FitProof finds out how many of the first want samples of a plan fit into the
-// room there is, in raw bytes: extraction asks for no less before it has seen
-// what the codec makes of them. least is how many are of use at all.
+// room there is, in raw bytes: what the codec makes of them is what a proof is to
+// show, and it must not end for the want of room. least is how many are of use at
+// all.
 func FitProof(ctx context.Context, ws *store.Workspace, o Options, want, least int64) (fit ProofFit, err error) {
 	if o, err = o.withDefaults(); err != nil {
 		return fit, err

@@ -37,7 +37,7 @@ type Room struct {
 	Reclaimable int64     `json:"reclaimable"`
 	Named       int64     `json:"named"`  // of it, what the decision in force deletes
 	Need        int64     `json:"need"`   // what the blobs that the plan still writes take
-	Beside      int64     `json:"beside"` // what is written beside them: the index and the model's head
+	Beside      int64     `json:"beside"` // what is written beside them: indexes and the model's head
 	From        []Reclaim `json:"from"`
 	Elsewhere   []Reclaim `json:"elsewhere"` // on other filesystems, or out of reach: they make no room here
 }
@@ -154,12 +154,12 @@ func (m Room) Enough() bool { return m.Need <= m.spare()+m.Named }
 // spare is what blobs may take without anything being deleted.
 func (m Room) spare() int64 { return m.Free - m.Reserve - m.Beside }
 
-// beside is what a generation takes beside its blobs: an index, and the head.
+// beside is what a generation takes beside its blobs: the plan's index, its own,
+// and the head.
 func beside(o Options, positions int64) int64 { return o.Beside + indexBytes*positions }
 
-// indexBytes is what a position takes in an index, its share of the entries
-// included.
-const indexBytes = 64
+// indexBytes is what a position and an entry of its own take in both indexes.
+const indexBytes = 2 * (40 + 48)
 
 // generationBytes is what the ledger knows a generation to take on disk. A
 // generation that was given up has no total: its blobs do.

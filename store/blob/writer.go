@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"slices"
 	"strings"
@@ -66,6 +67,31 @@ type WriterOptions struct {
 	// Tag becomes part of the temporary name, so that two writers may work on
 	// the same path until one of them commits.
 	Tag string
+	// Room is asked before bytes go to the file; nil: nobody is.
+	Room Room
+}
+
+// Room decides whether there is room for bytes in their final form, and learns
+// when they have been written. Its error ends the writer. Several goroutines may
+// call it.
+type Room interface {
+	Take(n int64) error
+	Wrote(n int64)
+}
+
+// gated is a file whose bytes Room is asked for.
+type gated struct {
+	f    *fsx.File
+	room Room
+}
+
+func (g gated) Write(b []byte) (int, error) {
+	n := int64(len(b))
+	if err := g.room.Take(n); err != nil {
+		return 0, err
+	}
+	defer g.room.Wrote(n)
+	return g.f.Write(b)
 }
 
 // WriterMemory is the most that a Writer of m keeps of states, in bytes, whatever
@@ -127,7 +153,11 @@ func Create(path string, m Meta, o WriterOptions) (*Writer, error) {
 	if w.f, err = o.FS.Create(w.tmp); err != nil {
 		return nil, fmt.Errorf("blob %s: %w", path, err)
 	}
-	w.bw = bufio.NewWriterSize(w.f, 64<<10)
+	var to io.Writer = w.f
+	if o.Room != nil {
+		to = gated{w.f, o.Room}
+	}
+	w.bw = bufio.NewWriterSize(to, 64<<10)
 	w.write(AppendHead(nil, magicHead, js))
 	w.pipe = startPipeline(encs, jobs(m, o.Threads), w.sink)
 	return w, nil
