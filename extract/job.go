@@ -228,16 +228,20 @@ func (j *job) stream(ctx context.Context, rq *request, data []byte, n int) error
 	return j.flush(ctx)
 }
 
-// restart begins the blob anew: a sample failed whose rows are partly written.
+// restart begins the blob anew: a sample failed whose rows are partly written, or
+// would be, had they been good.
 // Only blobs with a sample larger than all credit come to this, and such a
 // sample is alone in flight.
 func (j *job) restart() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.closed || j.w == nil {
+	if j.closed {
 		return nil
 	}
-	err := j.w.Abort()
+	var err error
+	if j.w != nil {
+		err = j.w.Abort()
+	}
 	j.w, j.turn = nil, 0
 	j.skip, j.absent = map[int]string{}, map[int]string{}
 	j.uncount()

@@ -1,0 +1,342 @@
+package extract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"eaglebatch/extract/backend"
+	"eaglebatch/internal/human"
+	"eaglebatch/store"
+)
+
+// fickle is an engine that answers one request after the other, and asks before
+// each what goes wrong with it: a sample's error, or one that ends the session.
+type fickle struct {
+	backend.Backend
+	fault func(slot int, rq backend.Request) error
+
+	mu sync.Mutex
+}
+
+const canaryName = "the canary"
+
+var (
+	errFails = &backend.SampleError{Code: "internal", Err: errors.New("scripted")}
+	errDies  = fmt.Errorf("it died (scripted): %w", backend.ErrUnavailable)
+)
+
+func (f *fickle) Serve(ctx context.Context, slot int, in <-chan backend.Request, emit func(backend.Chunk) error) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case rq, ok := <-in:
+			if !ok {
+				return nil
+			}
+			if err := f.answer(ctx, slot, rq, emit); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (f *fickle) answer(ctx context.Context, slot int, rq backend.Request, emit func(backend.Chunk) error) error {
+	f.mu.Lock()
+	err := f.fault(slot, rq)
+	f.mu.Unlock()
+	var se *backend.SampleError
+	switch {
+	case errors.As(err, &se):
+		return emit(backend.Chunk{ID: rq.ID, Err: se})
+	case err != nil:
+		return err
+	}
+	one := make(chan backend.Request, 1)
+	one <- rq
+	close(one)
+	return f.Backend.Serve(ctx, slot, one, emit)
+}
+
+// left runs with an engine whose faults are scripted, and returns what was left
+// out.
+func (w *world) left(slots int, change func(*Options), fault func(slot int, rq backend.Request) error) []int {
+	w.t.Helper()
+	o := w.options(&fickle{Backend: w.backend(slots, ""), fault: fault})
+	o.MaxQuarantined, o.backoff = human.Share{Absolute: 1000}, 50*time.Microsecond
+	if change != nil {
+		change(&o)
+	}
+	return w.verify(w.seal(o).Generation)
+}
+
+// nothingDone runs with an engine that answers no sample: the run ends and no
+// sample is blamed for it.
+func (w *world) nothingDone(slots int, fault func(slot int, rq backend.Request) error) error {
+	w.t.Helper()
+	o := w.options(&fickle{Backend: w.backend(slots, ""), fault: fault})
+	o.MaxQuarantined, o.Patience = human.Share{Absolute: 1000}, 300*time.Millisecond
+	res, err := w.run(w.t.Context(), o)
+	if !errors.Is(err, backend.ErrUnavailable) || res.Generation.Quarantined != 0 || w.notes.said("quarantined: ") {
+		w.t.Fatalf("%+v, %v, %q", res, err, w.notes.lines)
+	}
+	return err
+}
+
+// TestAllButCanary: an engine that answers the canary, which is short, and fails
+// at every sample takes none with it, however it fails; and the other of two does
+// the work.
+func TestAllButCanary(t *testing.T) {
+	for name, how := range map[string]error{"fails": errFails, "dies": errDies} {
+		bad := func(slot int, rq backend.Request) error {
+			if slot == 0 && rq.Name != canaryName {
+				return how
+			}
+			return nil
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, planned{lengths: lengths(40, 50)})
+			if err := w.nothingDone(1, bad); !strings.Contains(err.Error(), "extract.patience") {
+				t.Errorf("%v", err)
+			}
+		})
+		t.Run(name+", one of two", func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, planned{lengths: lengths(40, 50)})
+			if gone := w.left(2, nil, bad); len(gone) > 0 {
+				t.Errorf("left out: %v", gone)
+			}
+		})
+	}
+}
+
+// TestBadSampleOfBadEngine: once an engine that failed at everything is well again,
+// the sample that always fails is found, though it is the first in line, and no
+// other is left out: what failed meanwhile counts for nothing.
+func TestBadSampleOfBadEngine(t *testing.T) {
+	for name, how := range map[string]error{"fails": errFails, "dies": errDies} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, planned{lengths: lengths(30, 50)})
+			asked, well, fluke := 0, false, false
+			gone := w.left(1, nil, func(_ int, rq backend.Request) error {
+				if rq.Name == canaryName {
+					well = asked >= 40 // from a session's start on
+					return nil
+				}
+				asked++
+				switch {
+				case rq.Name == "A1 sample 8", asked > 8 && !well:
+					return how
+				case rq.Name == "A1 sample 9" && !fluke:
+					fluke = true
+					return errFails
+				}
+				return nil
+			})
+			if d := cmp.Diff([]int{8}, gone); d != "" || !fluke {
+				t.Errorf("left out: %s (%t)", d, fluke)
+			}
+		})
+	}
+}
+
+// TestTwoPoisons: samples at which the engine dies are told from each other and
+// from those that only were there, also as the last that there are.
+func TestTwoPoisons(t *testing.T) {
+	for _, bad := range [][]int{{4, 5, 6}, {0, 19}, {18, 19}, {0, 1, 2, 3, 4}} {
+		t.Run(fmt.Sprint(bad), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, planned{lengths: lengths(20, 50)})
+			var names []string
+			for _, i := range bad {
+				names = append(names, fmt.Sprintf("A1 sample %d", i))
+			}
+			deaths := 0
+			gone := w.left(1, nil, func(_ int, rq backend.Request) error {
+				if slices.Contains(names, rq.Name) {
+					deaths++
+					return errDies
+				}
+				return nil
+			})
+			if d := cmp.Diff(bad, gone); d != "" || deaths > 3*len(bad) {
+				t.Errorf("left out: %s (%d deaths)", d, deaths)
+			}
+		})
+	}
+}
+
+// TestLongSamplesOfBadEngine: an engine that goes bad while samples stream that
+// are larger than all credit takes none of them with it; one that alone is
+// always answered wrongly is left out.
+func TestLongSamplesOfBadEngine(t *testing.T) {
+	p := planned{shape: shape{hidden: 512, layers: 8, capture: []int{2, 4, 6, 8}, dtype: "bf16"}, lengths: []int{50, 3000, 3000, 60}, perBlob: 1}
+	less := func(o *Options) { o.Memory = 32 << 20 }
+	w := newWorld(t, p)
+	b := &spoiling{Backend: w.backend(1, ""), bad: func(asked int, name string) bool { return asked > 2 }}
+	o := w.options(b)
+	less(&o)
+	o.MaxQuarantined, o.Patience = human.Share{Absolute: 4}, 300*time.Millisecond
+	if res, err := w.run(t.Context(), o); !errors.Is(err, backend.ErrUnavailable) || res.Generation.Quarantined != 0 {
+		t.Errorf("all bad: %+v, %v", res, err)
+	}
+	b = &spoiling{Backend: w.backend(1, ""), bad: func(_ int, name string) bool { return name == "A1 sample 2" }}
+	o = w.options(b)
+	less(&o)
+	o.MaxQuarantined = human.Share{Absolute: 1}
+	if d := cmp.Diff([]int{2}, w.verify(w.seal(o).Generation)); d != "" {
+		t.Errorf("one bad: %s", d)
+	}
+}
+
+// spoiling makes the last rows of some answers zero.
+type spoiling struct {
+	backend.Backend
+	bad   func(asked int, name string) bool
+	asked int
+}
+
+func (s *spoiling) Serve(ctx context.Context, slot int, in <-chan backend.Request, emit func(backend.Chunk) error) error {
+	f := &fickle{Backend: s.Backend, fault: func(int, backend.Request) error { return nil }}
+	for rq := range in {
+		s.asked++
+		bad := s.bad(s.asked, rq.Name)
+		err := f.answer(ctx, slot, rq, func(c backend.Chunk) error {
+			if bad {
+				clear(c.Data)
+			}
+			return emit(c)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// TestCanaryOfTwo: a slot whose engine refuses the first canary while another
+// answers it leaves no other record of the answer than the sample's own: else
+// every engine would be found to be another one.
+func TestCanaryOfTwo(t *testing.T) {
+	w := newWorld(t, planned{lengths: lengths(60, 50)})
+	refused, answering := make(chan struct{}), make(chan struct{})
+	var once, twice sync.Once
+	b := &fickle{Backend: w.backend(2, "")}
+	b.fault = func(slot int, rq backend.Request) error { return nil }
+	asked := [2]int{}
+	o := w.options(&perSlot{Backend: b, before: func(slot int, rq backend.Request) error {
+		b.mu.Lock()
+		asked[slot]++
+		n := asked[slot]
+		b.mu.Unlock()
+		switch {
+		case n > 1:
+			return nil
+		case slot == 0:
+			<-answering
+			once.Do(func() { close(refused) })
+			return errFails
+		}
+		twice.Do(func() { close(answering) })
+		<-refused
+		return nil
+	}})
+	o.Limit = 20
+	res, err := w.run(t.Context(), o)
+	w.must(err)
+	if gone := w.verify(w.seal(w.options(w.backend(2, ""))).Generation); !res.Stopped || len(gone) > 0 || w.notes.said("is out") {
+		t.Errorf("left out: %v; %q", gone, w.notes.lines)
+	}
+}
+
+// perSlot asks what goes wrong without a lock, so that slots may wait for each
+// other.
+type perSlot struct {
+	backend.Backend
+	before func(slot int, rq backend.Request) error
+}
+
+func (p *perSlot) Serve(ctx context.Context, slot int, in <-chan backend.Request, emit func(backend.Chunk) error) error {
+	f := &fickle{Backend: p.Backend, fault: func(slot int, rq backend.Request) error { return p.before(slot, rq) }}
+	return f.Serve(ctx, slot, in, emit)
+}
+
+// TestPatienceOfTwo: the end of one slot's patience does not end the run while
+// another is at work on a sample that takes longer than that.
+func TestPatienceOfTwo(t *testing.T) {
+	w := newWorld(t, planned{lengths: lengths(12, 50)})
+	var mu sync.Mutex
+	dead, slow := 0, false
+	o := w.options(&perSlot{Backend: w.backend(2, ""), before: func(slot int, rq backend.Request) error {
+		if slot == 0 {
+			mu.Lock()
+			defer mu.Unlock()
+			dead++
+			return errDies
+		}
+		if rq.Name != canaryName && !slow {
+			slow = true
+			time.Sleep(time.Second)
+		}
+		return nil
+	}})
+	o.Patience = 200 * time.Millisecond
+	if gone := w.verify(w.seal(o).Generation); len(gone) > 0 || dead == 0 {
+		t.Errorf("left out: %v, %d deaths", gone, dead)
+	}
+}
+
+// TestNoBlame: a server that answers that it is asked too much has not died of
+// what it was asked.
+func TestNoBlame(t *testing.T) {
+	w := newWorld(t, planned{lengths: lengths(12, 50)})
+	busy := 0
+	gone := w.left(1, nil, func(_ int, rq backend.Request) error {
+		if rq.Name == "A1 sample 5" && busy < 6 {
+			busy++
+			return backend.NoBlame(errDies)
+		}
+		return nil
+	})
+	if len(gone) > 0 || busy != 6 {
+		t.Errorf("left out: %v after %d", gone, busy)
+	}
+}
+
+// TestKnownBad: samples that an older generation had to leave out may all fail
+// again, however many: that is not the engine's fault.
+func TestKnownBad(t *testing.T) {
+	var all []int
+	for i := range 20 {
+		all = append(all, i)
+	}
+	w := newWorld(t, planned{lengths: lengths(21, 50)})
+	w.update(func(tx *store.Tx) error {
+		for i := range all {
+			q := store.QuarantineRow{Gen: 40, Blob: 9, Entry: uint32(i), Dataset: "A1", Sample: uint64(i), Reason: "before"}
+			if err := tx.PutQuarantine(q); err != nil {
+				return err
+			}
+		}
+		return tx.PutGeneration(store.GenerationRow{ID: 40, Name: "older", State: store.GenSealed})
+	})
+	gone := w.left(1, nil, func(_ int, rq backend.Request) error {
+		if rq.Name != canaryName && rq.Name != "A1 sample 20" {
+			return errFails
+		}
+		return nil
+	})
+	if d := cmp.Diff(all, gone); d != "" {
+		t.Errorf("left out: %s", d)
+	}
+}
