@@ -32,14 +32,14 @@ func volume(t *testing.T) string {
 	return dir
 }
 
-// tight is a plan of 14.7 MB of states.
+// tight is a plan of 7.4 MB of states.
 func tight(perBlob int) planned {
-	return planned{shape: shape{hidden: 512, layers: 8, capture: []int{2, 4, 6, 8}, dtype: "bf16"},
+	return planned{shape: shape{hidden: 256, layers: 8, capture: []int{2, 4, 6, 8}, dtype: "bf16"},
 		lengths: []int{300, 300, 300, 300, 300, 300, 300, 300, 300, 300, 300, 300}, perBlob: perBlob,
 		meta: func(m *blob.Meta) { m.Codec = "lz4-planes" }}
 }
 
-const tightRaw = 12 * 300 * 4 * 512 * 2
+const tightRaw = 12 * 300 * 4 * 256 * 2
 
 // blobBytes adds up the blobs among files.
 func blobBytes(files map[string]string) (n int64) {
