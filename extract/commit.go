@@ -29,6 +29,7 @@ func (r *run) record(ctx context.Context, no int, info blob.Info, absent map[int
 		Samples: int64(info.Entries - info.Absent), Tokens: info.Tokens,
 		Quarantined: int64(info.Absent), Hash: info.Hash, Losses: r.layerLosses(info.Losses),
 	}
+	there := r.servedBy(no, absent)
 	r.mu.Lock()
 	busy := r.clock.book()
 	r.mu.Unlock()
@@ -44,7 +45,7 @@ func (r *run) record(ctx context.Context, no int, info blob.Info, absent map[int
 				return err
 			}
 		}
-		if err := r.account(tx, row, busy); err != nil {
+		if err := r.account(tx, row, there, busy); err != nil {
 			return err
 		}
 		return r.sense.save(tx, r.gen.ID)
@@ -60,8 +61,25 @@ func (r *run) record(ctx context.Context, no int, info blob.Info, absent map[int
 	return r.fs.Point(fault.BlobAfterCommit)
 }
 
-// account adds a blob to the rows of the generation and of the phase.
-func (r *run) account(tx *store.Tx, b store.BlobRow, seconds float64) error {
+// servedBy counts the positions that a blob serves: those planned, less those of
+// absent entries.
+func (r *run) servedBy(no int, absent map[int]string) totals {
+	t := totals{r.cost.positions[no], r.cost.served[no]}
+	if len(absent) == 0 {
+		return t
+	}
+	for i := range r.idx.Positions() {
+		p := r.idx.Position(i)
+		if _, gone := absent[int(p.Entry)]; gone && p.Gen == 0 && int(p.Blob) == no {
+			t.samples, t.tokens = t.samples-1, t.tokens-int64(p.Rows)
+		}
+	}
+	return t
+}
+
+// account adds a blob, and the positions that it serves, to the rows of the
+// generation and of the phase.
+func (r *run) account(tx *store.Tx, b store.BlobRow, there totals, seconds float64) error {
 	g, ok, err := tx.Generation(r.gen.ID)
 	if err != nil {
 		return err
@@ -69,6 +87,8 @@ func (r *run) account(tx *store.Tx, b store.BlobRow, seconds float64) error {
 	if !ok || g.State != store.GenBuilding {
 		return fmt.Errorf("generation %d is not being built any more", r.gen.ID)
 	}
+	g.Samples += there.samples
+	g.Tokens += there.tokens
 	g.Blobs++
 	g.Bytes += b.Bytes
 	g.RawBytes += b.RawBytes

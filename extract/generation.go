@@ -148,7 +148,7 @@ func (r *run) blobsMeta() blob.Meta {
 func (r *run) measure() {
 	m := r.idx.Meta().Blob
 	r.cost.tokenBytes, r.cost.kept = len(m.Layers)*m.GivenRowBytes(), len(m.Layers)*m.RowBytes()
-	r.cost.positions = make([]int64, r.idx.Blobs())
+	r.cost.positions, r.cost.served = make([]int64, r.idx.Blobs()), make([]int64, r.idx.Blobs())
 	var rows int64
 	for no := range r.idx.Blobs() {
 		r.cost.entries += int64(r.idx.BlobEntries(no))
@@ -160,9 +160,11 @@ func (r *run) measure() {
 		p := r.idx.Position(i)
 		if p.Gen == 0 {
 			r.cost.positions[p.Blob]++
+			r.cost.served[p.Blob] += int64(p.Rows)
 			continue
 		}
 		r.cost.reused++
+		r.cost.reusedToks += int64(p.Rows)
 		needs[p.Gen] = true
 	}
 	r.gen.Needs = nil
@@ -189,6 +191,7 @@ func (r *run) newGeneration(ctx context.Context) error {
 			ID: id, Name: r.o.Name, Origin: "made", State: store.GenBuilding, Kind: r.o.Kind,
 			Path: filepath.Join("generations", fmt.Sprintf("%06d", id)), Plan: r.plan.ID,
 			Identity: r.o.Identity, Needs: r.gen.Needs, Created: now, Changed: now,
+			Samples: r.cost.reused, Tokens: r.cost.reusedToks,
 			Synthetic: r.idx.Meta().Blob.Synthetic,
 		}
 		if g.Name == "" {

@@ -62,7 +62,9 @@ type costs struct {
 	tokenBytes int     // of a token's rows as the engine gives them
 	kept       int     // and as they are stored, before they are encoded
 	positions  []int64 // of each blob
+	served     []int64 // tokens at these
 	reused     int64   // positions that older generations serve
+	reusedToks int64   // tokens at these
 	entries    int64   // distinct samples to compute
 	expected   float64 // bytes on disk a byte of rows kept, as the plan foretells them
 	encoded    int64   // bytes of committed blobs

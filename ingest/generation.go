@@ -138,13 +138,34 @@ func (m *merger) finishSeal(ctx context.Context) error {
 }
 
 // counted is how many rows of the generation being built the ledger counts.
-func (m *merger) counted() (rows int64) {
+func (m *merger) counted() int64 {
+	rows, _ := m.sum(-1)
+	return rows
+}
+
+// sum adds up rows and tokens of the generation being built, leaving out the
+// dataset of an order.
+func (m *merger) sum(besides int) (rows, tokens int64) {
 	for _, r := range m.rows {
-		if r.SamplesGen == m.gen.ID {
+		if r.SamplesGen == m.gen.ID && r.Order != besides {
 			rows += r.Accepted
+			tokens += r.Tokens
 		}
 	}
-	return rows
+	return rows, tokens
+}
+
+// putBuilding makes the row of the generation being built count a dataset's row
+// as it is to be.
+func (m *merger) putBuilding(tx *store.Tx, row store.DatasetRow) error {
+	if m.gen.ID == 0 || row.SamplesGen != m.gen.ID {
+		return nil
+	}
+	g := m.gen
+	rows, tokens := m.sum(row.Order)
+	g.Samples, g.Tokens = rows+row.Accepted, tokens+row.Tokens
+	g.Distinct = g.Samples
+	return tx.PutGeneration(g)
 }
 
 func (m *merger) recordSeal(ctx context.Context, rows int64) error {
@@ -156,11 +177,7 @@ func (m *merger) recordSeal(ctx context.Context, rows int64) error {
 	g.State, g.Samples, g.Distinct, g.Bytes = store.GenSealed, rows, rows, bytes
 	g.Sealed = now()
 	g.Changed = g.Sealed
-	for _, r := range m.rows {
-		if r.SamplesGen == g.ID {
-			g.Tokens += r.Tokens
-		}
-	}
+	_, g.Tokens = m.sum(-1)
 	m.gen = g
 	return m.ws.Update(ctx, "seal samples generation", func(tx *store.Tx) error { return tx.PutGeneration(g) })
 }

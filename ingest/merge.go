@@ -171,10 +171,11 @@ func (m *merger) begin(ctx context.Context, i int) error {
 	return nil
 }
 
-// put writes a dataset's row and the phase's, in one change. done is how many
+// put writes the rows of a dataset, of its generation and of the phase, in one
+// change. done is how many
 // bytes of the dataset's current file were read.
 func (m *merger) put(tx *store.Tx, row store.DatasetRow, cur cursor, done int64) error {
-	if err := tx.PutDataset(row); err != nil {
+	if err := errors.Join(tx.PutDataset(row), m.putBuilding(tx, row)); err != nil {
 		return err
 	}
 	phase, ok, err := tx.Phase(store.PhaseMerge)

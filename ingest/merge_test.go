@@ -280,7 +280,7 @@ func TestCrashAnywhere(t *testing.T) {
 	undisturbed := storetest.MustInit(t)
 	mustMerge(t, undisturbed, o)
 	want := results(t, undisturbed)
-	hit := map[fault.Point]bool{}
+	hit, some := map[fault.Point]bool{}, false
 	for k := int64(1); ; k++ {
 		ws := storetest.MustInitFS(t, filepath.Join(t.TempDir(), "work"), &fsx.FS{Faults: fault.New("*", k)})
 		_, err := Run(context.Background(), ws, o, progress.Nop{})
@@ -303,6 +303,7 @@ func TestCrashAnywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		ws = storetest.MustOpen(t, dir)
+		some = counted(t, ws) || some
 		mustMerge(t, ws, o)
 		got := results(t, ws)
 		if d := cmp.Diff(want, got); d != "" {
@@ -316,6 +317,9 @@ func TestCrashAnywhere(t *testing.T) {
 		if !hit[p] {
 			t.Errorf("%s was never hit", p)
 		}
+	}
+	if !some {
+		t.Error("no generation being built had samples")
 	}
 }
 

@@ -188,7 +188,7 @@ type GenerationRow struct {
 	Path        string    `msgpack:"p" json:"path"` // absolute, or relative to the workspace
 	Plan        uint32    `msgpack:"l" json:"plan"`
 	Identity    []Part    `msgpack:"f" json:"identity"` // model, tokenizer, layers, dtype, engine: what must agree for reuse
-	Samples     int64     `msgpack:"1" json:"samples"`  // positions
+	Samples     int64     `msgpack:"1" json:"samples"`  // positions; while building, those that committed blobs and older generations serve
 	Distinct    int64     `msgpack:"2" json:"distinct"` // samples stored in its own blobs
 	Tokens      int64     `msgpack:"3" json:"tokens"`
 	Bytes       int64     `msgpack:"4" json:"bytes"` // on disk
