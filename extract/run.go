@@ -138,6 +138,11 @@ func (r *run) extractAll(ctx context.Context) error {
 	err := r.dropAll()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, s := range r.slots {
+		if s.ailing != nil && r.err == nil {
+			r.rep.Note("%s was of no use at the end: %v", s, s.ailing)
+		}
+	}
 	if r.err == nil {
 		r.err = err
 	}

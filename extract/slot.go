@@ -128,6 +128,7 @@ func (s *slot) wait(ctx context.Context, failures int, cause error) bool {
 	idle := time.Since(time.Unix(0, r.progress.Load()))
 	left := r.o.Patience - idle
 	r.mu.Lock()
+	same := s.ailing != nil && s.ailing.Error() == cause.Error()
 	s.ailing = cause
 	working := slices.ContainsFunc(r.slots, (*slot).working)
 	r.mu.Unlock()
@@ -139,7 +140,9 @@ func (s *slot) wait(ctx context.Context, failures int, cause error) bool {
 		return false
 	}
 	d := min(lastBackoff, r.o.backoff<<min(failures-1, 10), left+time.Millisecond)
-	r.rep.Note("%s: %v; trying again in %s", s, cause, d.Round(time.Millisecond))
+	if !same || failures&(failures-1) == 0 { // not a line each half minute of a night
+		r.rep.Note("%s: %v; trying again in %s%s", s, cause, d.Round(time.Millisecond), times(failures))
+	}
 	r.rep.Waiting("the engine of " + s.String())
 	defer r.rep.Waiting("")
 	t := time.NewTimer(d)
@@ -161,6 +164,14 @@ func (s *slot) wait(ctx context.Context, failures int, cause error) bool {
 			}
 		}
 	}
+}
+
+// times says how often a slot has failed in a row.
+func times(failures int) string {
+	if failures == 1 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d times now)", failures)
 }
 
 // working reports that the slot's engine is at work on something, which it may be

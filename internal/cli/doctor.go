@@ -159,9 +159,13 @@ func (j *job) examineEngine(ctx context.Context) []finding {
 		fs = append(fs, nativeMemory(n.Need(), int(j.cfg.Plan.MaxTokens)))
 	}
 	began := time.Now()
-	info, err := preflight(ctx, b, j.preflightTokens())
+	info, err := b.Describe(ctx)
 	if err != nil {
 		return append(fs, verdict("engine "+j.cfg.Extract.Backend, "", err))
+	}
+	bad := j.examineSlots(ctx, b, info)
+	if fs = append(fs, bad...); len(bad) > 0 && (len(bad) == info.Slots || !several(b)) {
+		return fs
 	}
 	f := finding{"engine " + j.cfg.Extract.Backend, "ok", fmt.Sprintf("%s %s, %d slot(s), returns layers %v as %s; one sample of %d tokens in %s",
 		info.Engine, info.Version, info.Slots, info.Capture, info.DType, len(j.preflightTokens()), human.Duration(time.Since(began)))}
@@ -170,6 +174,27 @@ func (j *job) examineEngine(ctx context.Context) []finding {
 		return append(fs, f)
 	}
 	return append(fs, f, j.examineSense(ctx, b, info))
+}
+
+// several: the backend's slots are servers of their own.
+func several(b backend.Backend) bool {
+	_, ok := b.(backend.Namer)
+	return ok
+}
+
+// examineSlots asks each endpoint for a short sample, and returns what is wrong. Of
+// workers, which would each load the model, the first speaks for all.
+func (j *job) examineSlots(ctx context.Context, b backend.Backend, info backend.Info) (bad []finding) {
+	slots := 1
+	if several(b) {
+		slots = info.Slots
+	}
+	for slot := range slots {
+		if err := askSlot(ctx, b, slot, j.preflightTokens()); err != nil {
+			bad = append(bad, verdict("engine "+j.cfg.Extract.Backend, "", err))
+		}
+	}
+	return bad
 }
 
 // nativeMemory states what the native engine takes before it takes it, for
@@ -204,29 +229,4 @@ func fsType(path string) string {
 		return n
 	}
 	return fmt.Sprintf("filesystem type %#x", st.Type)
-}
-
-// preflight puts one short sample through a backend.
-func preflight(ctx context.Context, b backend.Backend, ids []uint32) (backend.Info, error) {
-	info, err := b.Describe(ctx)
-	if err != nil {
-		return info, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	in := make(chan backend.Request, 1)
-	in <- backend.Request{ID: 1, Tokens: ids, Name: "the preflight's sample"}
-	close(in)
-	rows := 0
-	err = b.Serve(ctx, 0, in, func(c backend.Chunk) error {
-		if c.Err != nil {
-			return c.Err
-		}
-		rows += c.Rows
-		return nil
-	})
-	if err == nil && rows != len(ids) {
-		err = fmt.Errorf("%w: %d rows for a sample of %d tokens", backend.ErrUnavailable, rows, len(ids))
-	}
-	return info, err
 }

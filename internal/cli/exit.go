@@ -201,9 +201,6 @@ func hintFor(err error, code int) string {
 		return fileHint(b.Path)
 	}
 	if errors.Is(err, extract.ErrQuarantined) {
-		return "raise extract.max_quarantined to seal without them; 'eaglebatch extract --retry-quarantined' then tries them again"
-	}
-	if errors.Is(err, extract.ErrQuarantined) {
 		return "raise extract.max_quarantined and run again: nothing is computed twice; 'extract --retry-quarantined' then tries the missing samples once more"
 	}
 	if errors.Is(err, extract.ErrNonsense) {

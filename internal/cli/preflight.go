@@ -67,7 +67,7 @@ func (j *job) tryEngine(ctx context.Context, b backend.Backend, l limits) (info 
 	}
 	sctx, stop := context.WithTimeoutCause(ctx, stall, fmt.Errorf("no answer for %s: %w", stall, backend.ErrUnavailable))
 	defer stop()
-	info, err = preflight(sctx, b, j.preflightTokens())
+	info, err = preflight(sctx, b, j.preflightTokens(), j.rep.Note)
 	if err != nil && sctx.Err() != nil {
 		err = context.Cause(sctx)
 	}
@@ -110,4 +110,59 @@ func (j *job) preflightTokens() []uint32 {
 		out[i] = uint32(i+1) % uint32(max(1, j.model.Vocab))
 	}
 	return out
+}
+
+// preflight puts one short sample through a backend: through the first slot whose
+// engine answers it, since a run needs no more. What the others say is told to
+// note.
+func preflight(ctx context.Context, b backend.Backend, ids []uint32, note func(format string, args ...any)) (backend.Info, error) {
+	info, err := b.Describe(ctx)
+	if err != nil {
+		return info, err
+	}
+	var errs []error
+	for slot := range info.Slots {
+		err := askSlot(ctx, b, slot, ids)
+		if err == nil {
+			for _, err := range errs {
+				note("preflight: %v; the run goes on without it, and tries it again", err)
+			}
+			return info, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil || !errors.Is(err, backend.ErrUnavailable) {
+			break
+		}
+	}
+	return info, errors.Join(errs...)
+}
+
+// askSlot puts a sample through one engine. A small and harmless one that it
+// refuses is its own failure.
+func askSlot(ctx context.Context, b backend.Backend, slot int, ids []uint32) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	in := make(chan backend.Request, 1)
+	in <- backend.Request{ID: 1, Tokens: ids, Name: "the preflight's sample"}
+	close(in)
+	rows := 0
+	err := b.Serve(ctx, slot, in, func(c backend.Chunk) error {
+		if c.Err != nil {
+			return c.Err
+		}
+		rows += c.Rows
+		return nil
+	})
+	name := ""
+	if n, ok := b.(backend.Namer); ok {
+		name = n.Name(slot) + ": "
+	}
+	var refused *backend.SampleError
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Errorf("%sa sample of %d tokens is not answered: %w: %w", name, len(ids), err, backend.ErrUnavailable)
+	case err == nil && rows != len(ids):
+		return fmt.Errorf("%s%w: %d rows for a sample of %d tokens", name, backend.ErrUnavailable, rows, len(ids))
+	}
+	return err
 }

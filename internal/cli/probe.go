@@ -39,7 +39,7 @@ func (j *job) probe(ctx context.Context, n int) error {
 	}
 	defer b.Close()
 	// The engine's start is not part of its rate.
-	info, err := preflight(ctx, b, j.preflightTokens())
+	info, err := preflight(ctx, b, j.preflightTokens(), j.rep.Note)
 	if err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
