@@ -14,6 +14,7 @@ type trouble struct {
 	fails   int    // since its engine was last found to be at fault
 	kills   int    // deaths of an engine that had it
 	last    string // how it failed last
+	given   bool   // it failed often enough, or for good
 	verdict string // why it is left out; "": it is not
 }
 
@@ -30,9 +31,11 @@ func (r *run) troubleOf(k entryKey) *trouble {
 	return t
 }
 
-// failed takes a sample that ended without (good) rows: it is tried again once,
-// and then held until the engine answers something well. Only that shows that
-// the sample is to blame: an engine that is at fault fails at good ones.
+// failed takes a sample that ended without (good) rows: it is held until the
+// engine answers something well, and then tried again, once. One that fails again
+// is left out, when the engine answers something else well again. Only that shows
+// that the sample is to blame: an engine that is at fault fails at good ones, and
+// may be well the next moment.
 func (x *session) failed(rq *request, cause error) error {
 	r, s := x.r, x.s
 	if rq.job == nil {
@@ -52,7 +55,8 @@ func (x *session) failed(rq *request, cause error) error {
 	t.fails++
 	t.last = cause.Error()
 	s.missed(key)
-	given := permanent || t.fails >= 2
+	t.given = permanent || t.fails >= 2
+	given := t.given
 	begun := rq.stream && rq.got > 0
 	rq.got, rq.bad, rq.sense, rq.taken = 0, nil, nil, false
 	s.credit.back(rq, begun)
@@ -61,11 +65,10 @@ func (x *session) failed(rq *request, cause error) error {
 	case begun && given:
 		fault = fault || !s.holdStream(key)
 	case begun:
-	case given:
+		s.canaryAt = time.Time{} // comes before it is tried again
+	default:
 		rq.heldAt = r.nextID
 		s.held = append(s.held, rq)
-	default:
-		s.resend = append(s.resend, rq)
 	}
 	var unwell error
 	if fault {
@@ -118,7 +121,8 @@ func (s *slot) holdStream(k entryKey) bool {
 func (s *slot) unwell(name string, cause error) error {
 	n := len(s.streak)
 	for k := range s.streak {
-		s.r.troubleOf(k).fails = 0
+		t := s.r.troubleOf(k)
+		t.fails, t.given = 0, false
 	}
 	clear(s.streak)
 	clear(s.streams)
@@ -130,7 +134,7 @@ func (s *slot) unwell(name string, cause error) error {
 }
 
 // well notes that the engine answered rq as it should. Samples that it had failed
-// at when rq was sent are left out. Held: run.mu.
+// at when rq was sent are tried again, or left out. Held: run.mu.
 func (s *slot) well(rq *request) {
 	for k, at := range s.streams {
 		if at < rq.id {
@@ -141,7 +145,7 @@ func (s *slot) well(rq *request) {
 	s.giveUp(func(h *request) bool { return h.heldAt < rq.id })
 }
 
-// giveUp leaves out what is held of samples that are to blame. Held: run.mu.
+// giveUp ends the holding of samples that are to blame. Held: run.mu.
 func (s *slot) giveUp(blamed func(*request) bool) {
 	for i := 0; i < len(s.held); {
 		rq := s.held[i]
@@ -150,7 +154,9 @@ func (s *slot) giveUp(blamed func(*request) bool) {
 			continue
 		}
 		s.held = slices.Delete(s.held, i, i+1)
-		s.r.leaveOut(rq.key(), s.r.troubleOf(rq.key()).last)
+		if t := s.r.troubleOf(rq.key()); t.given {
+			s.r.leaveOut(rq.key(), t.last)
+		}
 		s.resend = append(s.resend, rq)
 	}
 }

@@ -169,7 +169,7 @@ func (s *slot) killed(rq *request) bool {
 	t.kills++
 	rq.suspect = t.kills >= 2
 	if rq.suspect && len(s.inflight) == 1 {
-		t.last = "the engine died at it, and again when it was alone"
+		t.last, t.given = "the engine died at it, and again when it was alone", true
 		s.missed(rq.key())
 	}
 	return rq.suspect

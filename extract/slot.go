@@ -19,7 +19,7 @@ type slot struct {
 	credit *credit
 	jobs   []*job
 	resend []*request // to be sent again; they keep their credit
-	held   []*request // failed for good, if the engine is well: see well
+	held   []*request // failed: see well
 	// streams are held too: samples whose blob was begun anew, and the last request
 	// that was sent before.
 	streams  map[entryKey]uint64

@@ -27,6 +27,16 @@ var sampleFaults = []string{
 	enginetest.FaultWrongPrompt, enginetest.FaultNaN, enginetest.FaultZero,
 }
 
+// waiting is a client with so many requests in flight. A file that stays cut is
+// waited for, the shorter the better for the test; others come in time.
+func waiting(flight int, fault string) func(*vllm.Options) {
+	return func(o *vllm.Options) {
+		if o.Concurrency = flight; fault == enginetest.FaultTruncated {
+			o.FileWait = time.Second
+		}
+	}
+}
+
 // TestServerGoesBad: a server that from some point on fails at everything, with
 // few requests in flight or many, takes no sample with it, whether it is looked
 // at first or not.
@@ -39,7 +49,7 @@ func TestServerGoesBad(t *testing.T) {
 					w := vllmWorld(t, planned{lengths: lengths(40, 60)})
 					dir := t.TempDir()
 					v, url := vllmServer(t, dir, func(v *enginetest.VLLM) { v.Faults = badFrom(from, 100_000, fault) })
-					b := vllmClient(t, dir, []string{url}, func(o *vllm.Options) { o.Concurrency, o.FileWait = flight, 50*time.Millisecond })
+					b := vllmClient(t, dir, []string{url}, waiting(flight, fault))
 					o := w.options(b)
 					o.Patience, o.MaxQuarantined = 500*time.Millisecond, human.Share{Absolute: 40}
 					res, err := w.run(t.Context(), o)
@@ -69,7 +79,7 @@ func TestServerBadForAWhile(t *testing.T) {
 				w := vllmWorld(t, planned{lengths: lengths(40, 60)})
 				v, url := vllmServer(t, t.TempDir(), func(v *enginetest.VLLM) { v.Faults = badFrom(from, 100_000, fault) })
 				time.AfterFunc(300*time.Millisecond, v.Mend)
-				b := vllmClient(t, v.Dir, []string{url}, func(o *vllm.Options) { o.Concurrency, o.FileWait = 2, 50*time.Millisecond })
+				b := vllmClient(t, v.Dir, []string{url}, waiting(2, fault))
 				if gone := w.verify(w.seal(w.options(b)).Generation); len(gone) > 0 {
 					t.Errorf("left out: %v", gone)
 				}
@@ -90,7 +100,7 @@ func TestOneServerBad(t *testing.T) {
 				dir := t.TempDir()
 				bad, badURL := vllmServer(t, dir, func(v *enginetest.VLLM) { v.Faults = badFrom(from, 100_000, fault) })
 				good, goodURL := vllmServer(t, dir, nil)
-				b := vllmClient(t, dir, []string{badURL, goodURL}, func(o *vllm.Options) { o.Concurrency, o.FileWait = 2, 50*time.Millisecond })
+				b := vllmClient(t, dir, []string{badURL, goodURL}, waiting(2, fault))
 				if gone := w.verify(w.seal(w.options(b)).Generation); len(gone) > 0 {
 					t.Errorf("left out: %v", gone)
 				}
