@@ -197,7 +197,7 @@ func TestCheckResumes(t *testing.T) {
 func TestRetryQuarantined(t *testing.T) {
 	config, _ := manyBlobs(t)
 	edit(t, config, "{backend: synthetic}", `{backend: synthetic, max_quarantined: 5%, faults: "refuse=200"}`)
-	eagle(t, "run", "-q", "-c", config).want(t, 1).says(t, "too many samples quarantined", "raise extract.max_quarantined")
+	eagle(t, "run", "-q", "-c", config).want(t, 1).says(t, "too many samples quarantined", "raise extract.max_quarantined and run again to seal without them: nothing is computed twice")
 	edit(t, config, "max_quarantined: 5%", "max_quarantined: 15%")
 	eagle(t, "run", "-q", "-c", config).want(t, 3).says(t, "extract --retry-quarantined")
 	before := statOf(t, config)

@@ -201,7 +201,7 @@ func hintFor(err error, code int) string {
 		return fileHint(b.Path)
 	}
 	if errors.Is(err, extract.ErrQuarantined) {
-		return "raise extract.max_quarantined and run again: nothing is computed twice; 'extract --retry-quarantined' then tries the missing samples once more"
+		return "raise extract.max_quarantined and run again to seal without them: nothing is computed twice; 'eaglebatch extract --retry-quarantined' then tries them once more"
 	}
 	if errors.Is(err, extract.ErrNonsense) {
 		return "compare engine and model with 'eaglebatch doctor'; where the text itself cannot be foretold, lower extract.min_top1 (0 turns the check off)"
