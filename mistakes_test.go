@@ -178,7 +178,7 @@ func TestAuditOfWeights(t *testing.T) {
 func TestMistakesAreNamed(t *testing.T) {
 	config, work := quickstart(t)
 	eagle(t, "run", "-q", "-c", config, "--set", "merge.vocab_size=1001").want(t, 2).says(t, "the model knows ids 0 to 999")
-	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic", "--max-tokens", "2").want(t, 2).says(t, "the plan holds no sample", "emptied by the cap of 2 tokens")
+	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic", "--max-tokens", "2").want(t, 2).says(t, "the plan holds no sample", "emptied by the cap of 2 tokens", "hint: raise plan.max_tokens")
 	eagle(t, "run", "-q", "-c", config, "--backend", "synthetic", "--redo", "plan").want(t, 0)
 	eagle(t, "cat", "-c", config, "2:363").want(t, 2).says(t, "positions 0 to 362")
 	eagle(t, "cat", "-c", config, "9:0").want(t, 2).says(t, `no generation "9"`)

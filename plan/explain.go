@@ -10,7 +10,7 @@ import (
 // Explain says in a few lines what the figures rest on.
 func (rep Report) Explain() []string {
 	p, b := rep.Plan, rep.Basis
-	out := []string{"blobs: " + rep.BlobWhy}
+	out := append(Cautions(p), "blobs: "+rep.BlobWhy)
 	f := rep.Prediction()
 	if p.RawBytes == 0 {
 		out = append(out, "bytes: none to write: what is planned is stored already")
@@ -63,7 +63,7 @@ func (g Reclaim) ref() string { return cmp.Or(g.Name, fmt.Sprint(g.ID)) }
 // Explain says what could be deleted, and what the decision in force deletes.
 func (m Room) Explain() (out []string) {
 	if m.Beside > 0 && m.Beside >= m.Need/100 {
-		out = append(out, fmt.Sprintf("beside the blobs: %s for the index and the model's head", human.Sized(m.Beside)))
+		out = append(out, fmt.Sprintf("beside the blobs: %s for indexes and the model's head", human.Sized(m.Beside)))
 	}
 	for _, g := range m.From {
 		how := "nothing needs it"

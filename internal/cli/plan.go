@@ -108,7 +108,7 @@ func (j *job) showPlan(ctx context.Context) error {
 		return err
 	}
 	if j.c.Bool("json") {
-		return j.printJSON(planReport{rep, rows, plan.Choices(rep)})
+		return j.printJSON(planReport{rep, rows, plan.Choices(rep), plan.Cautions(rep.Plan)})
 	}
 	return j.printPlan(rep, rows)
 }

@@ -39,6 +39,7 @@ type planReport struct {
 	plan.Report
 	WhatIf  []plan.WhatIfRow `json:"what_if"`
 	Choices []plan.Choice    `json:"choices"`
+	Notes   []string         `json:"notes,omitempty"`
 }
 
 // printPlan shows the plan, what it rests on, and what lies around it: lengths,

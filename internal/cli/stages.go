@@ -155,11 +155,22 @@ func (j *job) extractOptions(ctx context.Context) (extract.Options, func(), erro
 func (j *job) decide(ctx context.Context) error {
 	p, room, open, err := j.undecided()
 	if err == nil && p.Samples == 0 {
-		return fmt.Errorf("%w: the plan holds no sample: %s dropped, %s over length, %s emptied by the cap of %s tokens (their supervised part lies behind it)",
+		err := fmt.Errorf("%w: the plan holds no sample: %s dropped, %s over length, %s emptied by the cap of %s tokens (their supervised part lies behind it)",
 			config.ErrConfig, human.Count(p.Dropped), human.Count(p.OverLength), human.Count(p.Emptied), human.Count(p.MaxTokens))
+		if p.OverLength+p.Emptied == 0 {
+			return err
+		}
+		return withHint(err, "raise plan.max_tokens, or change plan.overlong: '%s' shows what other caps keep", j.command(j.c, "plan --what-if"))
 	}
-	if err != nil || !open {
+	if err != nil {
 		return err
+	}
+	cautions := plan.Cautions(p)
+	for _, c := range cautions {
+		j.rep.Note("%s", c)
+	}
+	if !open {
+		return nil
 	}
 	without, err := j.proof(ctx, p)
 	if err != nil {
@@ -182,7 +193,7 @@ func (j *job) decide(ctx context.Context) error {
 	if p.Decision == store.FitsAfterGC {
 		d.What = fmt.Sprintf("the plan needs %s and %s are free above the reserve: it fits once old states are deleted (%s are reclaimable)", need, human.Sized(max(0, p.DiskFree-p.Reserve)), human.Sized(p.Reclaimable))
 	}
-	d.Details = append(d.Details, rep.Room.Explain()...)
+	d.Details = append(cautions, rep.Room.Explain()...)
 	d.Details = append(d.Details, append(found, without...)...)
 	list, commands, err := j.choices(rep)
 	if err != nil {

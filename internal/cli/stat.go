@@ -155,6 +155,7 @@ func (d *statDoc) plan(s *store.Snapshot) error {
 		return err
 	}
 	d.Plan = planDocOf(p)
+	d.Notes = append(d.Notes, plan.Cautions(p)...)
 	if sp, err := fsx.SpaceAt(d.Workspace); err == nil {
 		d.Plan.DiskFreeNow = sp.Free
 	}
