@@ -188,7 +188,7 @@ func TestLongSample(t *testing.T) {
 		p := p
 		p.lengths = p.lengths[:2]
 		w := newWorld(t, p)
-		o := w.options(w.backend(1, "nan@3,nan@5")) // canary, first, second; once more
+		o := w.options(w.backend(1, "nan@3,nan@6")) // canary, first, second; each once more
 		o.Memory, o.MaxQuarantined = 32<<20, human.Share{Absolute: 1}
 		g := w.seal(o).Generation
 		if d := cmp.Diff([]int{1}, w.verify(g)); d != "" {

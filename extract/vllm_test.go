@@ -114,6 +114,21 @@ func (w *world) committed(g store.GenerationRow) (n int) {
 	return n
 }
 
+// blobs counts the committed blobs of all generations.
+func (w *world) blobs() (n int64) {
+	err := w.ws.View(func(r store.Reader) error {
+		gens, err := r.Generations()
+		for _, g := range gens {
+			n += g.Blobs
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Error(err)
+	}
+	return n
+}
+
 // serverFaults are all that a server can do wrong; how long the client waits is
 // set so that it notices.
 var serverFaults = []string{
@@ -277,8 +292,10 @@ func TestServerRestartsMeanwhile(t *testing.T) {
 				}
 				var wg sync.WaitGroup
 				defer wg.Wait()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
 				wg.Go(func() {
-					for n := 0; n < 10 && t.Context().Err() == nil; n, _ = v.Calls() {
+					for n := 0; (n < 10 || w.blobs() == 0) && ctx.Err() == nil; n, _ = v.Calls() {
 						time.Sleep(time.Millisecond)
 					}
 					v.Close()
