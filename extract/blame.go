@@ -145,6 +145,26 @@ func (s *slot) well(rq *request) {
 	s.giveUp(func(h *request) bool { return h.heldAt < rq.id })
 }
 
+// giveBack drops the blobs that wait for samples that are held, when the run is to
+// stop: whether these are to blame can be found out another time. Held: run.mu,
+// which is let go meanwhile.
+func (s *slot) giveBack() error {
+	var jobs []*job
+	for _, rq := range s.held {
+		if !slices.Contains(jobs, rq.job) {
+			jobs = append(jobs, rq.job)
+		}
+	}
+	s.r.mu.Unlock()
+	defer s.r.mu.Lock()
+	var errs []error
+	for _, j := range jobs {
+		s.r.rep.Note("blob %d is left to the next run: it waits for samples that the engine failed at", j.no)
+		errs = append(errs, j.drop())
+	}
+	return errors.Join(errs...)
+}
+
 // giveUp ends the holding of samples that are to blame. Held: run.mu.
 func (s *slot) giveUp(blamed func(*request) bool) {
 	for i := 0; i < len(s.held); {

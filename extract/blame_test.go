@@ -340,3 +340,38 @@ func TestKnownBad(t *testing.T) {
 		t.Errorf("left out: %s", d)
 	}
 }
+
+// TestStopWhileHeld: an interrupt, or the end of the time, while samples are held
+// by an engine that is not well ends the run; nothing is blamed for it.
+func TestStopWhileHeld(t *testing.T) {
+	for _, how := range []string{"interrupt", "until"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, planned{lengths: lengths(40, 50)})
+			stop := make(chan struct{})
+			asked := 0
+			o := w.options(&fickle{Backend: w.backend(1, ""), fault: func(_ int, rq backend.Request) error {
+				if asked++; asked == 30 {
+					close(stop)
+				}
+				if asked > 10 && rq.Name != canaryName {
+					return errFails
+				}
+				return nil
+			}})
+			o.MaxQuarantined, o.Grace = human.Share{Absolute: 40}, 100*time.Millisecond
+			if how == "interrupt" {
+				o.Interrupt = stop
+			} else {
+				o.Patience, o.Until = 500*time.Millisecond, time.Now().Add(50*time.Millisecond)
+			}
+			res, err := w.run(t.Context(), o)
+			if how == "interrupt" && (err != nil || !res.Stopped) || err != nil && !errors.Is(err, backend.ErrUnavailable) {
+				t.Errorf("%+v, %v", res, err)
+			}
+			if gone := w.verify(w.seal(w.options(w.backend(1, ""))).Generation); len(gone) > 0 || w.notes.said("quarantined: ") {
+				t.Errorf("left out: %v", gone)
+			}
+		})
+	}
+}

@@ -252,6 +252,12 @@ func (s *slot) next(ctx context.Context) (*request, error) {
 			return nil, nil
 		}
 		if len(s.held) > 0 && len(s.inflight) == 0 {
+			if r.halt {
+				if err := s.giveBack(); err != nil {
+					return nil, err
+				}
+				continue
+			}
 			if s.wary || s.answers == 0 { // and no sample serves as canary
 				k := s.held[len(s.held)-1].key()
 				return nil, s.unwell(r.entryName(k), errors.New(r.troubleOf(k).last))
@@ -276,7 +282,7 @@ func (s *slot) pick() *request {
 	if rq := s.pickSample(); rq != nil {
 		return rq
 	}
-	if len(s.held) > 0 && len(s.inflight) == 0 && !s.wary {
+	if len(s.held) > 0 && len(s.inflight) == 0 && !s.wary && !s.r.halt {
 		return s.sendCanary(true) // nothing else is left that could show that it is well
 	}
 	return nil
