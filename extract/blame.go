@@ -142,7 +142,16 @@ func (s *slot) well(rq *request) {
 			s.r.leaveOut(k, s.r.troubleOf(k).last)
 		}
 	}
-	s.giveUp(func(h *request) bool { return h.heldAt < rq.id })
+	// A run that is to stop is not held up for what the canary alone can decide.
+	s.giveUp(func(h *request) bool {
+		return h.heldAt < rq.id && (rq.job != nil || !s.r.halt || !s.r.troubleOf(h.key()).given)
+	})
+}
+
+// retried reports that a sample is held which is to be tried once more when the
+// engine is well. Held: run.mu.
+func (s *slot) retried() bool {
+	return slices.ContainsFunc(s.held, func(rq *request) bool { return !s.r.troubleOf(rq.key()).given })
 }
 
 // giveBack drops the blobs that wait for samples that are held, when the run is to

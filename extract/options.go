@@ -23,7 +23,7 @@ type Options struct {
 	Reserve        human.Share   // of the volume, kept free
 	Limit          int64         // stop once so many positions are done; 0: none
 	Until          time.Time     // hand out no blob after it; zero: never
-	Patience       time.Duration // without any progress while engines fail; 0: 5 minutes
+	Patience       time.Duration // without any sample while engines fail and none is at work; 0: 5 minutes
 	// Stall is how long a slot with requests in flight may stay silent before it
 	// is taken for dead; 0: ten minutes, an hour before its first answer, and
 	// never less than ten times its slowest answer.

@@ -282,7 +282,7 @@ func (s *slot) pick() *request {
 	if rq := s.pickSample(); rq != nil {
 		return rq
 	}
-	if len(s.held) > 0 && len(s.inflight) == 0 && !s.wary && !s.r.halt {
+	if len(s.held) > 0 && len(s.inflight) == 0 && !s.wary && (!s.r.halt || s.retried()) {
 		return s.sendCanary(true) // nothing else is left that could show that it is well
 	}
 	return nil

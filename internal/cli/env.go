@@ -69,7 +69,7 @@ func extractSettings() []setting {
 		{"codec", "extract.codec", "raw, lz4, lz4-planes or dense"},
 		{"endpoints", "extract.endpoints", "engine `URL`s: [http://a:8000, http://b:8000]"},
 		{"max-quarantined", "extract.max_quarantined", "`SHARE` of samples that may fail"},
-		{"patience", "extract.patience", "wait so long for an engine that does not answer"},
+		{"patience", "extract.patience", "stop (20) after so long without any sample while engines fail"},
 	}
 }
 

@@ -100,7 +100,7 @@ type Extract struct {
 	EngineDType    string        `yaml:"engine_dtype"` // what the engine gives where plan.dtype is fp8: bf16, fp16 or fp32
 	MaxQuarantined human.Share   `yaml:"max_quarantined"`
 	MinTop1        float64       `yaml:"min_top1"` // share of supervised rows that must rank the next token first; 0 turns the check off
-	Patience       time.Duration `yaml:"patience"` // without any progress while the engine fails, then the run stops
+	Patience       time.Duration `yaml:"patience"` // without any sample while engines fail, then the run stops
 	Stall          time.Duration `yaml:"stall"`    // without an answer, after which an engine is taken for dead; 0: ten minutes, an hour before its first
 	Grace          time.Duration `yaml:"grace"`
 	Compute        string        `yaml:"compute"` // native: fp32 or bf16

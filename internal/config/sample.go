@@ -47,7 +47,7 @@ extract:
   # codec: lz4-planes            # raw, lz4 or dense
   # max_quarantined: 1%          # of the samples, or a number of them; more and nothing is sealed
   # min_top1: 0.1                # share of supervised rows that must rank the next token first; 0: no check
-  # patience: 10m                # for an engine that does not answer
+  # patience: 10m                # without any sample while engines fail; then the run stops (20)
   # stall: 0s                    # without an answer an engine is taken for dead; 0s: after ten minutes, an hour before its first
   # grace: 30s                   # for the open blobs, after an interrupt
   # compute: fp32                # native: or bf16
