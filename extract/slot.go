@@ -251,7 +251,7 @@ func (s *slot) next(ctx context.Context) (*request, error) {
 		if r.over() && len(s.inflight) == 0 {
 			return nil, nil
 		}
-		if len(s.held) > 0 && len(s.inflight) == 0 {
+		if s.stuck() {
 			if r.halt {
 				if err := s.giveBack(); err != nil {
 					return nil, err
@@ -282,10 +282,20 @@ func (s *slot) pick() *request {
 	if rq := s.pickSample(); rq != nil {
 		return rq
 	}
-	if len(s.held) > 0 && len(s.inflight) == 0 && !s.wary && (!s.r.halt || s.retried()) {
+	if s.stuck() && !s.wary && (!s.r.halt || s.retried()) {
 		return s.sendCanary(true) // nothing else is left that could show that it is well
 	}
 	return nil
+}
+
+// stuck reports that samples are held and that no other will be sent before it is
+// known what becomes of them. A blob that is being committed makes room for another
+// when it is. Held: run.mu.
+func (s *slot) stuck() bool {
+	if len(s.held) == 0 || len(s.inflight) > 0 {
+		return false
+	}
+	return s.r.halt || len(s.r.todo) == 0 || !slices.ContainsFunc(s.jobs, func(j *job) bool { return j.full })
 }
 
 // pickSample chooses a sample. Held: run.mu.
