@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -125,7 +124,7 @@ func TestFP8LongSample(t *testing.T) {
 		t.Run("faults "+faults, func(t *testing.T) {
 			w := newWorld(t, p)
 			o := w.options(w.backend(1, faults))
-			o.Memory, o.Stall = 32<<20, time.Second
+			o.Memory = 32 << 20
 			g := w.seal(o).Generation
 			sameFiles(t, want, w.files(g))
 			w.costs(g)

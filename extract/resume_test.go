@@ -180,7 +180,7 @@ func TestLongSample(t *testing.T) {
 		t.Run("faults "+faults, func(t *testing.T) {
 			w := newWorld(t, p)
 			o := w.options(w.backend(1, faults))
-			o.Memory, o.Stall = 32<<20, time.Second // 8 MiB of credit, 31 MiB of states
+			o.Memory, o.Stall = 32<<20, silent(faults) // 8 MiB of credit, 31 MiB of states
 			sameFiles(t, want, w.files(w.seal(o).Generation))
 		})
 	}
