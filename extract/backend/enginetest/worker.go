@@ -43,6 +43,8 @@ const (
 //	             a broken answer
 //	setup        says that it cannot
 //	dead         exits before HELLO
+//	mute         no HELLO, nor an answer to PING
+//	loading      no HELLO, PING is answered
 //	other        HELLO with other layers than asked
 //	chatty       prints on stdout and stderr
 //	stay         does not leave when the host closes
@@ -145,6 +147,12 @@ func (w *fakeWorker) hello(f worker.Frame) error {
 	}
 	if w.has("setup") {
 		return w.send(worker.Fail, 0, worker.FailMeta{Code: "setup", Message: "torch is not installed"}, nil)
+	}
+	if w.has("mute") {
+		time.Sleep(time.Hour)
+	}
+	if w.has("loading") {
+		return nil // for ever, but it answers pings
 	}
 	if w.has("chatty") {
 		fmt.Println("a library greets on stdout")

@@ -37,7 +37,7 @@ func client(t *testing.T, dir string, urls []string, change ...func(*Options)) *
 	t.Helper()
 	o := Options{
 		Endpoints: urls, Hidden: 32, Layers: 12, Vocab: 500, Capture: layers, SharedDir: dir, Tag: "test",
-		FileWait: 400 * time.Millisecond, Timeout: 2 * time.Second, Backoff: 5 * time.Millisecond, Attempts: 3, chunk: 10 << 10,
+		FileWait: 10 * time.Second, Timeout: 20 * time.Second, Backoff: 5 * time.Millisecond, Attempts: 3, chunk: 10 << 10,
 	}
 	for _, c := range change {
 		c(&o)
@@ -76,7 +76,9 @@ func TestConformance(t *testing.T) {
 						if gen == 1 {
 							v.Faults = map[int]string{3: enginetest.FaultTruncated}
 						}
-						o = func(o *Options) { o.Concurrency = 1 } // the third request is the third sample
+						// The third request is the third sample; a file that stays cut is waited
+						// for no longer than the server keeps an idle connection.
+						o = func(o *Options) { o.Concurrency, o.FileWait = 1, time.Second }
 					case backendtest.Down:
 						v.Kill()
 					}
@@ -166,7 +168,15 @@ func TestFaults(t *testing.T) {
 			t.Run(fmt.Sprintf("generation %d %s", gen, c.fault), func(t *testing.T) {
 				t.Parallel()
 				v, url := server(t, func(v *enginetest.VLLM) { v.Gen, v.Faults = gen, map[int]string{2: c.fault} })
-				b := client(t, v.Dir, []string{url}, func(o *Options) { o.Concurrency = 1 })
+				b := client(t, v.Dir, []string{url}, func(o *Options) {
+					o.Concurrency = 1
+					switch c.fault {
+					case enginetest.FaultHang:
+						o.Timeout = 2 * time.Second
+					case enginetest.FaultLocked, enginetest.FaultTruncated:
+						o.FileWait = time.Second
+					}
+				})
 				samples := [][]uint32{{1, 2, 3}, {4, 5, 6, 7}, {8}}
 				rows, errs, err := serve(t, b, samples...)
 				if c.verdict == engine != errors.Is(err, backend.ErrUnavailable) || c.verdict != engine && err != nil {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -176,8 +177,9 @@ func (p *process) greet(ctx context.Context) error {
 	defer stop()
 	w := p.watch(func() bool { return true })
 	defer w.stop()
-	late := time.AfterFunc(p.o.Load, p.end)
-	defer late.Stop()
+	var late atomic.Bool
+	limit := time.AfterFunc(p.o.Load, func() { late.Store(true); p.end() })
+	defer limit.Stop()
 	err := p.send(Frame{Type: Start}, StartMeta{
 		Proto: Version, Model: p.o.Model, Layers: p.o.Capture, DType: p.o.DType, Device: p.o.Device,
 		Worker: p.slot, Workers: p.o.Workers, MaxBody: p.o.MaxBody,
@@ -206,8 +208,13 @@ func (p *process) greet(ctx context.Context) error {
 			return fmt.Errorf("%w: %s before HELLO", ErrFrame, f.Type)
 		}
 	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case w.bit():
+		return fmt.Errorf("while it loaded: %w", w.silence())
+	case late.Load():
+		return fmt.Errorf("it was not ready within %s", p.o.Load)
 	}
 	return err
 }

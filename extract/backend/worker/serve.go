@@ -289,7 +289,7 @@ func (s *serving) verdict(answered bool, err error) error {
 		err = s.err // the reader knows better than a write that failed
 	}
 	if s.dog.bit() {
-		err = fmt.Errorf("silent for %s, also when pinged", s.p.o.Quiet+s.p.o.Dead)
+		err = s.dog.silence()
 	} else if errors.Is(err, io.EOF) && !errors.Is(err, ErrFrame) {
 		err = errors.New("it closed the socket")
 	}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"encoding/json"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -82,6 +83,11 @@ func (w *watchdog) bit() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.fired
+}
+
+// silence is why the worker was killed.
+func (w *watchdog) silence() error {
+	return fmt.Errorf("silent for %s, also when pinged", w.p.o.Quiet+w.p.o.Dead)
 }
 
 func (w *watchdog) stop() {

@@ -106,7 +106,11 @@ func TestFaults(t *testing.T) {
 		"hang@2":     "silent",
 	} {
 		t.Run(script, func(t *testing.T) {
-			b := fake(t, script, func(o *worker.Options) { o.Quiet, o.Dead = 50*time.Millisecond, 200*time.Millisecond })
+			b := fake(t, script, func(o *worker.Options) {
+				if script == "hang@2" { // a worker that starts has as long
+					o.Quiet, o.Dead = 50*time.Millisecond, 5*time.Second
+				}
+			})
 			closing(t, b)
 			rows, errs, err := serve(t, b, a, z)
 			if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), want) {
@@ -137,13 +141,13 @@ func TestWrongIDs(t *testing.T) {
 }
 
 func TestSlowIsNotDead(t *testing.T) {
-	b := fake(t, "", func(o *worker.Options) { o.Quiet, o.Dead = 20*time.Millisecond, 40*time.Millisecond })
+	b := fake(t, "", func(o *worker.Options) { o.Quiet, o.Dead = 20*time.Millisecond, 3*time.Second })
 	closing(t, b)
 	in := make(chan backend.Request, 1)
 	in <- backend.Request{Tokens: []uint32{1}}
 	close(in)
 	err := b.Serve(t.Context(), 0, in, func(backend.Chunk) error {
-		time.Sleep(300 * time.Millisecond) // the host is slow, and the worker cannot be heard
+		time.Sleep(4 * time.Second) // the host is slow, and the worker cannot be heard
 		return nil
 	})
 	if err != nil {
@@ -172,6 +176,23 @@ func TestSetup(t *testing.T) {
 	closing(t, b)
 	if _, err := b.Describe(t.Context()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no such program: %v", err)
+	}
+}
+
+// TestLoads: one that does not get ready says how long it was waited for.
+func TestLoads(t *testing.T) {
+	for _, c := range []struct {
+		script, says string
+		change       func(*worker.Options)
+	}{
+		{"mute", "while it loaded: silent for 60ms", func(o *worker.Options) { o.Quiet, o.Dead = 20*time.Millisecond, 40*time.Millisecond }},
+		{"loading", "not ready within 50ms", func(o *worker.Options) { o.Load = 50 * time.Millisecond }},
+	} {
+		b := fake(t, c.script, c.change)
+		closing(t, b)
+		if _, err := b.Describe(t.Context()); !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want one that is unavailable and says %q", c.script, err, c.says)
+		}
 	}
 }
 
