@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,7 +13,6 @@ import (
 func vllmSite(t *testing.T, hs, patience string, urls ...string) site {
 	t.Helper()
 	s := newSite(t, t.TempDir())
-	edit(t, filepath.Join(s.dir, "model", "config.json"), `"vocab_size"`, `"rms_norm_eps":1e-5,"vocab_size"`)
 	s.configure(t, strings.Replace(drillConfig, "{backend: synthetic, ",
 		fmt.Sprintf("{backend: vllm, endpoints: [%s], shared_dir: %s, min_top1: 0, patience: %s, ", strings.Join(urls, ", "), hs, patience), 1))
 	return s

@@ -101,7 +101,6 @@ func TestPatienceForAServerThatStarts(t *testing.T) {
 	addr := free.Addr().String()
 	must(t, free.Close())
 	s := newSite(t, t.TempDir())
-	edit(t, filepath.Join(s.dir, "model", "config.json"), `"vocab_size"`, `"rms_norm_eps":1e-5,"vocab_size"`)
 	hs := t.TempDir()
 	configure := func(patience string) {
 		s.configure(t, strings.Replace(drillConfig, "{backend: synthetic, ",

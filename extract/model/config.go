@@ -130,11 +130,22 @@ func (j jsonConfig) config(dir string) (Config, error) {
 		key string
 		v   int
 	}{{"num_hidden_layers", c.Layers}, {"hidden_size", c.Hidden}, {"vocab_size", c.Vocab}} {
+		if _, given := j.text[s.key]; !given {
+			return c, fmt.Errorf("%s: %s is missing: write there what the model has", j.path, j.name(s.key))
+		}
 		if s.v <= 0 || s.v > 1<<30 {
-			return c, fmt.Errorf("%s: %s is missing or not positive", j.path, s.key)
+			return c, fmt.Errorf("%s: %s is %d, which no model has", j.path, j.name(s.key), s.v)
 		}
 	}
 	return c, nil
+}
+
+// name says where in the file a key of the language model stands.
+func (j jsonConfig) name(key string) string {
+	if j.nested == "" {
+		return key
+	}
+	return j.nested + "." + key
 }
 
 // lengthFrom is Config.LengthFrom, of any architecture. A rotation may be given

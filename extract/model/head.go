@@ -32,13 +32,13 @@ func OpenHead(path string) (*Head, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts, err := readHeadOptions(path)
-	if err != nil {
-		return nil, err
-	}
 	w, err := openWeights(path)
 	if err != nil {
-		return nil, err
+		return nil, err // before what only weights need: sizes alone are a model too
+	}
+	opts, err := readHeadOptions(path)
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
 	}
 	h := &Head{w: w, hidden: c.Hidden, eps: opts.eps, one: opts.one}
 	if err := h.load(c, opts); err != nil {
@@ -81,12 +81,27 @@ func readHeadOptions(path string) (headOptions, error) {
 	if err == nil && o.tied == nil {
 		err = j.read(j.text, "tie_word_embeddings", &o.tied)
 	}
+	if _, given := j.text["rms_norm_eps"]; err == nil && !given {
+		o.eps = defaultEps(kind)
+	}
 	if err == nil && o.eps <= 0 {
-		err = fmt.Errorf("%s: rms_norm_eps is missing: only models with a final RMS norm can be scored: %w", j.path, ErrUnsupported)
+		err = fmt.Errorf("%s: %s is missing or not positive, and without it only models whose type is known to have a final RMS norm can be scored, which %q is not: write the norm's epsilon there: %w", j.path, j.name("rms_norm_eps"), kind, ErrUnsupported)
 	}
 	// Gemma stores the norm's weight less one.
 	o.one = strings.HasPrefix(kind, "gemma")
 	return o, err
+}
+
+// defaultEps is the epsilon of the final RMS norm that transformers takes for a
+// model type where the configuration gives none; 0: not known here.
+func defaultEps(modelType string) float64 {
+	switch modelType {
+	case "llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3_text":
+		return 1e-6
+	case "mixtral", "phi3", "llama4_text", "gpt_oss", "glm4_moe", "olmo2":
+		return 1e-5
+	}
+	return 0
 }
 
 // prefixes are what stands before "embed_tokens.weight", and before "lm_head"

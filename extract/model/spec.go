@@ -245,9 +245,21 @@ func (s *Spec) fillWindows(f family, o hfOptions, keys map[string]json.RawMessag
 
 // check holds the sizes to what the kernels and the arithmetic of heads need.
 func (s *Spec) check() error {
-	for name, v := range map[string]int{"attention heads": s.Heads, "key/value heads": s.KVHeads, "head size": s.HeadDim, "MLP width": s.FFN} {
-		if v <= 0 || v > 1<<24 {
-			return fmt.Errorf("%s: %d is missing or out of range", name, v)
+	for _, x := range []struct {
+		what, hf, gguf string
+		v              int
+	}{
+		{"attention heads", "num_attention_heads", "attention.head_count", s.Heads},
+		{"key/value heads", "num_key_value_heads", "attention.head_count_kv", s.KVHeads},
+		{"head size", "head_dim", "attention.key_length", s.HeadDim},
+		{"MLP width", "intermediate_size", "feed_forward_length", s.FFN},
+	} {
+		if x.v <= 0 || x.v > 1<<24 {
+			key := x.hf
+			if isGGUF(s.Path) {
+				key = s.Arch + "." + x.gguf
+			}
+			return fmt.Errorf("%s is missing or out of range (%s: %d)", key, x.what, x.v)
 		}
 	}
 	if s.Heads%s.KVHeads != 0 {
