@@ -120,16 +120,24 @@ func ggufSpec(path string, f *gguf.File) (Spec, error) {
 	if d := num("rope.dimension_count"); d != 0 && d != s.HeadDim {
 		return s, fmt.Errorf("rope.dimension_count %d beside heads of %d: %w", d, s.HeadDim, ErrUnsupported)
 	}
-	window := num("attention.sliding_window")
-	if window < 0 || window > 0 && c.Arch != "llama" {
-		return s, fmt.Errorf("attention.sliding_window %d of a %s model: %w (which layers have it is not said)", window, c.Arch, ErrUnsupported)
-	}
-	for l := range s.Windows {
-		s.Windows[l] = window
+	if err := ggufWindow(c, num("attention.sliding_window")); err != nil {
+		return s, err
 	}
 	_, untied := f.Tensor("output.weight")
 	s.Tied = !untied
 	return s, errors.Join(s.ggufBiases(f), s.ggufRope(f), s.check())
+}
+
+// ggufWindow refuses a window that the context does not lie within. Neither
+// llama.cpp nor transformers reads one of these architectures: they attend to all
+// tokens, in every layer, which a model that was trained with a window does not,
+// and which of its layers have it is not said.
+func ggufWindow(c Config, window int) error {
+	if window == 0 || window >= c.MaxPos && c.MaxPos > 0 {
+		return nil
+	}
+	return fmt.Errorf("metadata %q is %d, in a context of %d: %w (which layers have the window is not said, and other programs attend to all tokens; take the model's safetensors, whose config.json says it, or a file without the key)",
+		c.Arch+".attention.sliding_window", window, c.MaxPos, ErrUnsupported)
 }
 
 // ggufBiases takes biases from the tensors that are there, since GGUF has no

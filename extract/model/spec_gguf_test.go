@@ -83,6 +83,11 @@ func TestGGUFSpecRefuses(t *testing.T) {
 		{"heads that are no integer", "head_count_kv", set("llama.attention.head_count_kv", float32(1))},
 		{"experts", "expert_count", set("llama.expert_count", uint32(8))},
 		{"half a rotation", "rope.dimension_count", set("llama.rope.dimension_count", uint32(2))},
+		{"a window", "llama.attention.sliding_window", set("llama.attention.sliding_window", uint32(63))},
+		{"a window in a context of unknown length", "llama.attention.sliding_window", func(g *ggufToy) {
+			g.kv["llama.attention.sliding_window"] = uint32(64)
+			delete(g.kv, "llama.context_length")
+		}},
 		{"a part", "llama-gguf-split", set("split.count", uint32(3))},
 		{"a layer too many", "blk.1.attn_norm.weight", func(g *ggufToy) { g.tensors["blk.1.attn_norm.weight"] = []uint64{8} }},
 		{"experts' tensors", "ffn_gate_exps", func(g *ggufToy) { g.tensors["blk.0.ffn_gate_exps.weight"] = []uint64{8, 4, 2} }},
@@ -96,6 +101,18 @@ func TestGGUFSpecRefuses(t *testing.T) {
 		tc.change(&g)
 		if _, err := ReadSpec(g.write(t)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want one that names %q", tc.name, err, tc.want)
+		}
+	}
+}
+
+// TestGGUFWindowOfAll: a window that the context lies within, or none, leaves
+// every layer to attend to all tokens, as llama.cpp and transformers have it.
+func TestGGUFWindowOfAll(t *testing.T) {
+	for _, window := range []uint32{0, 64, 4096} {
+		g := newGGUFToy()
+		g.kv["llama.attention.sliding_window"] = window
+		if s, err := ReadSpec(g.write(t)); err != nil || len(s.Windows) != 1 || s.Windows[0] != 0 {
+			t.Errorf("a window of %d: %v, %v", window, s.Windows, err)
 		}
 	}
 }
