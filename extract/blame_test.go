@@ -341,6 +341,27 @@ func TestKnownBad(t *testing.T) {
 	}
 }
 
+// TestAlternates: an engine that fails at every other request, the canary
+// included, is no reason to go round in circles: every run ends.
+func TestAlternates(t *testing.T) {
+	for _, first := range []int{2, 3, 7, 8} {
+		t.Run(fmt.Sprint(first), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, planned{lengths: lengths(40, 50)})
+			asked := 0
+			w.left(1, nil, func(_ int, rq backend.Request) error {
+				if asked++; asked >= first && (asked-first)%2 == 0 {
+					return errFails
+				}
+				return nil
+			})
+			if asked > 1000 {
+				t.Errorf("asked %d times", asked)
+			}
+		})
+	}
+}
+
 // TestStopWhileHeld: an interrupt, or the end of the time, while samples are held
 // by an engine that is not well ends the run; nothing is blamed for it.
 func TestStopWhileHeld(t *testing.T) {

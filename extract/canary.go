@@ -126,7 +126,7 @@ func (s *slot) candidate() (no int, ok bool) {
 
 // sendCanary makes the request, or none where no sample serves. Held: run.mu.
 func (s *slot) sendCanary(proof bool) *request {
-	s.canaryAt = time.Now().Add(s.r.o.CanaryEvery)
+	s.canaryAt, s.prove = time.Now().Add(s.r.o.CanaryEvery), false
 	no, ok := s.candidate()
 	if !ok {
 		return nil
@@ -171,7 +171,7 @@ func (x *session) canaryFailed(rq *request, cause error) error {
 	r, s := x.r, x.s
 	r.mu.Lock()
 	s.unbook(rq)
-	s.canaryAt = time.Time{}
+	s.canaryAt, s.prove = time.Time{}, rq.proof
 	fails, answered := 0, int(r.canary.chosen.Load())
 	switch {
 	case answered < 0:

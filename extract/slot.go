@@ -41,6 +41,7 @@ type slot struct {
 	answers     int64   // samples that came in the session
 	// streak are the samples that failed since the last one that did not.
 	streak map[entryKey]bool
+	prove  bool  // the canary that failed was to decide, and so is the next
 	wary   bool  // the engine was found to be at fault and has answered no sample since
 	ailing error // how its last session ended, if none has answered since
 }
@@ -275,7 +276,7 @@ func (s *slot) pick() *request {
 		return nil
 	}
 	if !time.Now().Before(s.canaryAt) {
-		if rq := s.sendCanary(len(s.streams) > 0); rq != nil {
+		if rq := s.sendCanary(len(s.streams) > 0 || s.prove); rq != nil {
 			return rq
 		}
 	}
