@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -241,7 +242,11 @@ func (p *process) agree() error {
 func (p *process) explain(err error) error {
 	var setup *setupError
 	if errors.As(err, &setup) {
-		return fmt.Errorf("worker %d: %w", p.slot, err)
+		where := ""
+		if p.o.LogDir != "" {
+			where = ", and what it printed in " + filepath.Join(p.o.LogDir, fmt.Sprintf("worker-%d.log", p.slot))
+		}
+		return fmt.Errorf("worker %d cannot do what it is asked to: %w (see extract.command%s)", p.slot, err, where)
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
