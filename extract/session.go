@@ -116,7 +116,7 @@ func (x *session) verdict(err, cause error, closed bool) (again []*job, verdict 
 		s.tried = 0
 	case blame && canary:
 		s.canaryDied()
-	case blame && len(s.streak) >= maxStreak:
+	case blame && last != nil && len(s.streak) >= maxStreak:
 		err = s.unwell(r.nameOf(last), err)
 	}
 	return again, err
