@@ -25,9 +25,8 @@
 // was asked for later, and then tried again. One that fails twice, or for good, is
 // held in the same way and then left out. Where no other is left to ask for, the
 // canary's answer decides. A sample that an engine died at, and died at again when
-// it was alone, is held through the next session
-// likewise. A slot that fails at 8 samples in a row has an engine that is not
-// well: its session ends, none of the samples is to blame, and it is tried again
+// it was alone, is held through the next session likewise. A slot that fails at 8
+// samples in a row has an engine that is not well: its session ends, none of the samples is to blame, and it is tried again
 // later, at most half a minute apart; until it answers a sample, its canary says
 // nothing. Other slots go on, and take over its blobs when they have nothing else
 // to do. The run ends once no slot has got a sample for as long as patience, unless

@@ -229,9 +229,8 @@ func (j *job) stream(ctx context.Context, rq *request, data []byte, n int) error
 }
 
 // restart begins the blob anew: a sample failed whose rows are partly written, or
-// would be, had they been good.
-// Only blobs with a sample larger than all credit come to this, and such a
-// sample is alone in flight.
+// would be, had they been good. Only blobs with a sample larger than all credit
+// come to this, and such a sample is alone in flight.
 func (j *job) restart() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 	"eaglebatch/internal/human"
 )
 
-// badFrom lets completions from the first to the last of them go wrong.
-func badFrom(first, last int, fault string) map[int]string {
+// badFrom lets the completions from the nth on go wrong, until Mend.
+func badFrom(n int, fault string) map[int]string {
 	m := map[int]string{}
-	for i := first; i <= last; i++ {
+	for i := n; i <= 100_000; i++ {
 		m[i] = fault
 	}
 	return m
@@ -46,23 +46,7 @@ func TestServerGoesBad(t *testing.T) {
 			flight := []int{1, 2, 16}[(i+k)%3]
 			t.Run(fmt.Sprintf("%s from %d, %d in flight", fault, from, flight), func(t *testing.T) {
 				t.Parallel()
-				w := vllmWorld(t, planned{lengths: lengths(40, 60)})
-				dir := t.TempDir()
-				v, url := vllmServer(t, dir, func(v *enginetest.VLLM) { v.Faults = badFrom(from, 100_000, fault) })
-				b := vllmClient(t, dir, []string{url}, waiting(flight, fault))
-				o := w.options(b)
-				o.Patience, o.MaxQuarantined = 500*time.Millisecond, human.Share{Absolute: 40}
-				res, err := w.run(t.Context(), o)
-				if !errors.Is(err, backend.ErrUnavailable) || res.Generation.Quarantined != 0 {
-					t.Fatalf("%+v, %v", res, err)
-				}
-				nothingLeft(t, v, b)
-				v, url = vllmServer(t, dir, nil)
-				b = vllmClient(t, dir, []string{url}, nil)
-				if gone := w.verify(w.seal(w.options(b)).Generation); len(gone) > 0 {
-					t.Errorf("left out: %v", gone)
-				}
-				nothingLeft(t, v, b)
+				badThenWell(t, 40, func(v *enginetest.VLLM) { v.Faults = badFrom(from, fault) }, waiting(flight, fault))
 			})
 		}
 	}
@@ -76,7 +60,7 @@ func TestServerBadForAWhile(t *testing.T) {
 			t.Run(fmt.Sprintf("%s from %d", fault, from), func(t *testing.T) {
 				t.Parallel()
 				w := vllmWorld(t, planned{lengths: lengths(40, 60)})
-				v, url := vllmServer(t, t.TempDir(), func(v *enginetest.VLLM) { v.Faults = badFrom(from, 100_000, fault) })
+				v, url := vllmServer(t, t.TempDir(), func(v *enginetest.VLLM) { v.Faults = badFrom(from, fault) })
 				time.AfterFunc(300*time.Millisecond, v.Mend)
 				b := vllmClient(t, v.Dir, []string{url}, waiting(2, fault))
 				if gone := w.verify(w.seal(w.options(b)).Generation); len(gone) > 0 {
@@ -97,7 +81,7 @@ func TestOneServerBad(t *testing.T) {
 				t.Parallel()
 				w := vllmWorld(t, planned{lengths: lengths(80, 60)})
 				dir := t.TempDir()
-				bad, badURL := vllmServer(t, dir, func(v *enginetest.VLLM) { v.Faults = badFrom(from, 100_000, fault) })
+				bad, badURL := vllmServer(t, dir, func(v *enginetest.VLLM) { v.Faults = badFrom(from, fault) })
 				good, goodURL := vllmServer(t, dir, nil)
 				b := vllmClient(t, dir, []string{badURL, goodURL}, waiting(2, fault))
 				if gone := w.verify(w.seal(w.options(b)).Generation); len(gone) > 0 {

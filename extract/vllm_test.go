@@ -14,6 +14,7 @@ import (
 	"eaglebatch/extract/backend"
 	"eaglebatch/extract/backend/enginetest"
 	"eaglebatch/extract/backend/vllm"
+	"eaglebatch/internal/human"
 	"eaglebatch/store"
 	"eaglebatch/store/blob"
 )
@@ -172,6 +173,31 @@ func TestServerFaultOnce(t *testing.T) {
 	}
 }
 
+// badThenWell runs with a server that is at fault until patience ends, wants none
+// of so many samples blamed for it, and finishes with one that is well. It returns
+// the generation as the first left it.
+func badThenWell(t *testing.T, samples int, bad func(*enginetest.VLLM), client func(*vllm.Options)) store.GenerationRow {
+	t.Helper()
+	w := vllmWorld(t, planned{lengths: lengths(samples, 60)})
+	dir := t.TempDir()
+	v, url := vllmServer(t, dir, bad)
+	b := vllmClient(t, dir, []string{url}, client)
+	o := w.options(&reviving{b, v})
+	o.Patience, o.MaxQuarantined = 500*time.Millisecond, human.Share{Absolute: int64(samples)}
+	res, err := w.run(t.Context(), o)
+	if !errors.Is(err, backend.ErrUnavailable) || res.Generation.Quarantined != 0 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	nothingLeft(t, v, b)
+	v, url = vllmServer(t, dir, nil)
+	b = vllmClient(t, dir, []string{url}, nil)
+	if gone := w.verify(w.seal(w.options(b)).Generation); len(gone) > 0 {
+		t.Errorf("left out: %v", gone)
+	}
+	nothingLeft(t, v, b)
+	return res.Generation
+}
+
 // TestServerFaultAlways: a server that does nothing else is at fault, nothing of
 // it is stored, and once it is well the job is finished.
 func TestServerFaultAlways(t *testing.T) {
@@ -181,23 +207,11 @@ func TestServerFaultAlways(t *testing.T) {
 		}
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
-			w := vllmWorld(t, planned{lengths: lengths(20, 60)})
-			dir := t.TempDir()
-			v, url := vllmServer(t, dir, func(v *enginetest.VLLM) { v.Always = fault })
-			b := vllmClient(t, dir, []string{url}, func(o *vllm.Options) { o.FileWait, o.Timeout = 50*time.Millisecond, 50*time.Millisecond })
-			o := w.options(&reviving{b, v})
-			o.Patience = 500 * time.Millisecond
-			res, err := w.run(t.Context(), o)
-			if !errors.Is(err, backend.ErrUnavailable) || res.Generation.Distinct != 0 {
-				t.Fatalf("%+v, %v", res, err)
+			g := badThenWell(t, 20, func(v *enginetest.VLLM) { v.Always = fault },
+				func(o *vllm.Options) { o.FileWait, o.Timeout = 50*time.Millisecond, 50*time.Millisecond })
+			if g.Distinct != 0 {
+				t.Errorf("stored of a server at fault: %+v", g)
 			}
-			nothingLeft(t, v, b)
-			v, url = vllmServer(t, dir, nil)
-			b = vllmClient(t, dir, []string{url}, nil)
-			if gone := w.verify(w.seal(w.options(b)).Generation); len(gone) > 0 {
-				t.Errorf("left out: %v", gone)
-			}
-			nothingLeft(t, v, b)
 		})
 	}
 }

@@ -172,8 +172,7 @@ func (m *merger) begin(ctx context.Context, i int) error {
 }
 
 // put writes the rows of a dataset, of its generation and of the phase, in one
-// change. done is how many
-// bytes of the dataset's current file were read.
+// change. done is how many bytes of the dataset's current file were read.
 func (m *merger) put(tx *store.Tx, row store.DatasetRow, cur cursor, done int64) error {
 	if err := errors.Join(tx.PutDataset(row), m.putBuilding(tx, row)); err != nil {
 		return err
